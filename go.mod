@@ -1,0 +1,3 @@
+module github.com/concourse/bc-image-plugin
+
+go 1.26
