@@ -1,0 +1,326 @@
+package volumes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
+	"github.com/concourse/bc-image-plugin/volumes/internal/userns"
+	"golang.org/x/sys/unix"
+)
+
+// Request says what kind of container a root file system is for.
+type Request struct {
+	Image *Image // stays the caller's to close
+
+	// Privileged containers see ids as they are: root is 0. For others root is the highest id of this user namespace and 0 has no
+	// place, as Guardian runs them.
+	Privileged bool
+}
+
+// Volume is a container's root file system.
+type Volume struct {
+	ID   string // random; names the container's layers and mounts in the store
+	Root string // absolute path of the merged, writable tree
+}
+
+// layerRecord is layer.json of a layer. It is written once, before the layer is used, and read by stats, list and delete. A power cut may leave
+// it empty; then list and stats know less, and delete removes the layer all the same.
+type layerRecord struct {
+	Kind       string    `json:"kind"` // "rootfs", "shifted"
+	Created    time.Time `json:"created"`
+	Boot       string    `json:"boot,omitempty"` // for what holds in one boot only
+	Privileged bool      `json:"privileged,omitempty"`
+	Image      string    `json:"image,omitempty"`
+	Identity   string    `json:"image_identity,omitempty"`
+	Lowers     []string  `json:"lowers,omitempty"` // layers of the store that this one uses
+}
+
+const (
+	kindRootfs  = "rootfs"
+	kindShifted = "shifted"
+)
+
+// undoTime is how long the clean-up after a failed call may take when the call's own time is over.
+const undoTime = 10 * time.Second
+
+// Create makes the root file system of the container h. It is complete, writable, owned by the container's root and verified
+// before Create returns.
+//
+// A live container of that handle is left as it is: [ErrExists]. What a dead process left of one is removed first. After a
+// failure nothing is left, or, if that fails too, what is left is removed by Delete or the next Create of h.
+//
+// The cost does not depend on the number of files in the image, except where the image has to be copied: see
+// [Options.NeverCopy]. Nothing is flushed to disk: the volume does not survive a reboot, and need not.
+func (s *Store) Create(ctx context.Context, h Handle, req Request) (*Volume, error) {
+	v, err := s.create(ctx, h, req, false)
+	if errors.Is(err, ErrCannotMap) && !s.opts.NeverCopy {
+		v, err = s.create(ctx, h, req, true) // its file system turned out to have no id maps
+	}
+	if err != nil {
+		if errors.Is(err, ErrCannotMap) {
+			err = fmt.Errorf("%w; it needs a shifted copy, which --idmap auto and copy make", err)
+		}
+		return nil, fmt.Errorf("create the root file system of %q: %w", h.name, s.hint(err))
+	}
+	return v, nil
+}
+
+func (s *Store) create(ctx context.Context, h Handle, req Request, copied bool) (*Volume, error) {
+	step := s.timer()
+	host, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	step("open")
+	p, err := s.plan(ctx, host, req, copied)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	step("plan")
+	v, err := s.build(ctx, h, host, p, step)
+	if err != nil {
+		if !p.recorded { // else the layer's record did it
+			err = errors.Join(err, s.unuse(p.id, p.record.Lowers))
+		}
+		return nil, err
+	}
+	return v, nil
+}
+
+// plan is all that is known about a container before anything is made for it.
+type plan struct {
+	id     string
+	view   View
+	record layerRecord
+	owner  uint32     // that the root of the view must have
+	files  []*os.File // to be closed
+
+	recorded bool // record is on disk: removing the layer will find the layers it uses
+}
+
+func (p *plan) close() {
+	for _, f := range p.files {
+		f.Close()
+	}
+}
+
+// plan decides which layers are shown under which ownership. Only a copy of the image, where one is needed, is made here, outside of
+// any lock but the image's own.
+func (s *Store) plan(ctx context.Context, host hostRecord, req Request, copied bool) (_ *plan, err error) {
+	id, err := newID()
+	if err != nil {
+		return nil, err
+	}
+	// The store's real path: the way there may lead through symlinks.
+	if store, err := filepath.EvalSymlinks(s.dir); err != nil {
+		return nil, err
+	} else if req.Image.isBelow(store) {
+		return nil, fmt.Errorf("%w image %q: it is inside the store %q, where other containers' files are", ErrInvalid, req.Image.path, s.dir)
+	}
+	p := &plan{
+		id: id,
+		view: View{
+			Target: s.path("mnt", id, "rootfs"), Layers: s.path("layers"), Upper: id,
+			Mapped: !req.Privileged, Warn: s.opts.Warn,
+		},
+		record: layerRecord{Kind: kindRootfs, Created: time.Now().UTC(), Privileged: req.Privileged,
+			Image: req.Image.path, Identity: req.Image.identity()},
+	}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	if p.view.MaxID, err = userns.MaxID(); err != nil && !req.Privileged {
+		return nil, err
+	}
+	canMap := s.opts.Driver.CanMap(host.Features)
+	p.view.UpperMapped = p.view.Mapped && canMap
+
+	// A layer is mapped exactly when its owner on disk is not the one that the container must see.
+	lower := Lower{Dir: req.Image.dir, Map: req.Image.isShifted(p.view.MaxID) != p.view.Mapped}
+	p.owner = req.Image.stat.Uid
+	if lower.Map {
+		p.owner = userns.Swap(p.owner, p.view.MaxID)
+	}
+	if lower.Map && (copied || !canMap || req.Image.onOverlay()) {
+		if s.opts.NeverCopy {
+			return nil, fmt.Errorf("image %q %w", req.Image.path, ErrCannotMap)
+		}
+		layer, dir, err := s.shiftedCopy(ctx, host, req.Image, id, p.view.MaxID)
+		if err != nil {
+			return nil, err
+		}
+		p.files = append(p.files, dir)
+		p.record.Lowers = []string{layer}
+		lower = Lower{Dir: dir}
+	}
+	p.view.Lowers = []Lower{lower}
+	if lower.Map || p.view.UpperMapped {
+		if p.view.UserNS, err = userns.New(p.view.MaxID); err != nil {
+			return nil, errors.Join(err, s.unuse(id, p.record.Lowers))
+		}
+		p.files = append(p.files, p.view.UserNS)
+	}
+	return p, nil
+}
+
+// build makes what p describes and makes it h's. The lock of the handle is held from the first look to the last rename.
+func (s *Store) build(ctx context.Context, h Handle, host hostRecord, p *plan, step func(string)) (_ *Volume, err error) {
+	unlock, err := s.lock(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	switch st, old, err := s.find(h); {
+	case errors.Is(err, ErrNotFound):
+	case err != nil:
+		return nil, err
+	case st == stateLive:
+		return nil, fmt.Errorf("handle %q %w: delete it first", h.name, ErrExists)
+	default:
+		// We hold the lock, so whoever made this entry is dead.
+		if err := s.forget(ctx, st, h, old); err != nil {
+			return nil, fmt.Errorf("remove what is left of an earlier %q: %w", h.name, err)
+		}
+	}
+	step("lock")
+
+	// Intent first: from here on whatever is made can be found through the entry.
+	if err := s.makeEntry(stateInit, h, p.id); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+			defer cancel()
+			err = errors.Join(err, s.forget(undo, stateInit, h, p.id))
+		}
+	}()
+	if err := s.makeLayer(p.id, p.record); err != nil {
+		return nil, err
+	}
+	p.recorded = true
+	if err := s.makeMountPoint(p.id, !p.view.Mapped); err != nil {
+		return nil, err
+	}
+	if err := s.opts.Driver.Mount(ctx, host.Features, p.view); err != nil {
+		return nil, err
+	}
+	step("mount")
+	if err := verify(p); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := s.moveEntry(stateInit, stateLive, h); err != nil {
+		return nil, err
+	}
+	step("publish")
+	return &Volume{ID: p.id, Root: p.view.Target}, nil
+}
+
+// lock takes the store's shared lock and h's own, in this order, and returns what releases both.
+func (s *Store) lock(ctx context.Context, h Handle) (unlock func(), err error) {
+	l, err := durable.OpenLock(s.path("lock"))
+	if err != nil {
+		return nil, err
+	}
+	if err := l.Shared(ctx); err != nil {
+		l.Close()
+		return nil, err
+	}
+	if _, err := l.Name(ctx, durable.Handles, h.name); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return func() { l.Close() }, nil
+}
+
+func (s *Store) makeLayer(id string, r layerRecord) error {
+	if err := os.Mkdir(s.path("layers", id), 0o700); err != nil {
+		return err
+	}
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(s.path("layers", id, "layer.json"), append(b, '\n'), 0o600)
+}
+
+// makeMountPoint makes mnt/ID/rootfs. An unprivileged container's init crosses mnt/ID as the mapped root, so it needs o+x. A privileged one
+// comes as root, and nobody else should reach the setuid-root files that it may write.
+func (s *Store) makeMountPoint(id string, privileged bool) error {
+	mode := os.FileMode(0o711)
+	if privileged {
+		mode = 0o700
+	}
+	dir := s.path("mnt", id)
+	// Chmod as well: the mode of mkdir(2) is less the umask, which is the server's.
+	for _, f := range []func() error{
+		func() error { return os.Mkdir(dir, mode) },
+		func() error { return os.Chmod(dir, mode) },
+		func() error { return os.Mkdir(dir+"/rootfs", 0o755) },
+	} {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verify looks at what was made, as the container will see it: a mount of its own, writable, its root owned as expected and reachable.
+// A mount in another mount namespace, an upper that was mounted read-only without an error, an image that changed its owner
+// meanwhile: all of these look like success to the calls that made them.
+func verify(p *plan) error {
+	root := p.view.Target
+	var st, above unix.Stat_t
+	if err := unix.Lstat(root, &st); err != nil {
+		return &os.PathError{Op: "verify", Path: root, Err: err}
+	}
+	if err := unix.Lstat(filepath.Dir(root), &above); err != nil {
+		return &os.PathError{Op: "verify", Path: filepath.Dir(root), Err: err}
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(root, &fs); err != nil {
+		return &os.PathError{Op: "verify", Path: root, Err: err}
+	}
+	switch {
+	case st.Dev == above.Dev:
+		return fmt.Errorf("verify %q: nothing is mounted there; do mounts of this process stay in its mount namespace?", root)
+	case fs.Flags&unix.ST_RDONLY != 0:
+		return fmt.Errorf("verify %q: it was mounted read-only: %w", root, unix.EROFS)
+	case st.Uid != p.owner:
+		return fmt.Errorf("verify %q: it belongs to uid %d, not to %d as image %q should", root, st.Uid, p.owner, p.record.Image)
+	}
+	if p.view.Mapped {
+		return verifyWay(filepath.Dir(root))
+	}
+	return nil
+}
+
+// verifyWay finds a directory on the way to dir that an unprivileged container's init, which comes as an id without rights, cannot cross.
+func verifyWay(dir string) error {
+	for i := 0; i <= len(dir); i++ {
+		if i < len(dir) && dir[i] != '/' {
+			continue
+		}
+		d := dir[:max(i, 1)]
+		var st unix.Stat_t
+		if err := unix.Stat(d, &st); err != nil {
+			return &os.PathError{Op: "verify", Path: d, Err: err}
+		}
+		if st.Mode&0o001 == 0 {
+			return fmt.Errorf("directory %q has mode %04o: unprivileged containers cannot cross it to their root file system; chmod o+x it", d, st.Mode&0o7777)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
+	"github.com/concourse/bc-image-plugin/volumes/internal/tree"
+	"golang.org/x/sys/unix"
+)
+
+// Deleted says what a Delete did.
+type Deleted struct {
+	ID string // of the container that is gone; empty if there was none
+}
+
+// Delete removes all that the store has of container h, in whatever state it is. An unknown handle is success, touches nothing, and
+// does not even need the store to exist or to be writable.
+//
+// nil means that no mount and no file of the container is left. After an error the rest is found and removed by the next Delete or Create of h.
+// A root file system in use is waited for until ctx is done, then the error wraps [ErrBusy] and no file was removed.
+func (s *Store) Delete(ctx context.Context, h Handle) (Deleted, error) {
+	step := s.timer()
+	// Garden deletes each container twice, through both slots, and many that never existed: these take no lock.
+	if _, _, err := s.find(h); errors.Is(err, ErrNotFound) {
+		return Deleted{}, nil
+	}
+	d, err := s.remove(ctx, h, step)
+	if err != nil {
+		return d, fmt.Errorf("delete %q: %w", h.name, s.hint(err))
+	}
+	return d, nil
+}
+
+func (s *Store) remove(ctx context.Context, h Handle, step func(string)) (Deleted, error) {
+	unlock, err := s.lock(ctx, h)
+	if err != nil {
+		return Deleted{}, err
+	}
+	defer unlock()
+	st, id, err := s.find(h)
+	if errors.Is(err, ErrNotFound) {
+		return Deleted{}, nil // another delete was first
+	}
+	if err != nil {
+		return Deleted{}, err
+	}
+	if st != stateDead {
+		switch err := s.moveEntry(st, stateDead, h); {
+		case err == nil:
+			st = stateDead
+		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+			// Even a rename can need a block. Removing does not: go on from where it is. If we die meanwhile, it is a
+			// container without its mount, as after a reboot, which the next Delete removes.
+		default:
+			return Deleted{}, err
+		}
+	}
+	step("lock")
+	if err := s.forgetSteps(ctx, st, h, id, step); err != nil {
+		return Deleted{}, err
+	}
+	return Deleted{ID: id}, nil
+}
+
+// forget removes what the entry of h in st leads to, then the entry. The caller holds h's lock.
+func (s *Store) forget(ctx context.Context, st state, h Handle, id string) error {
+	return s.forgetSteps(ctx, st, h, id, func(string) {})
+}
+
+func (s *Store) forgetSteps(ctx context.Context, st state, h Handle, id string, step func(string)) error {
+	if err := s.dismantle(ctx, id); err != nil {
+		return err
+	}
+	step("remove")
+	return s.removeEntry(st, h)
+}
+
+// dismantle unmounts and removes everything that is named id: first the mounts, then the mount points, then the layer. Each part may be
+// absent, so it can be stopped at any point and done again.
+func (s *Store) dismantle(ctx context.Context, id string) error {
+	dir := s.path("mnt", id)
+	if err := s.opts.Driver.Unmount(ctx, dir); err != nil {
+		return err
+	}
+	if err := removeBelow(ctx, s.path("mnt"), id); err != nil {
+		return err
+	}
+	var r layerRecord
+	// Without a record, or with a torn one, no layer of ours is known to be in use by this one.
+	if err := durable.ReadJSON(s.path("layers", id, "layer.json"), &r); err == nil {
+		if err := s.unuse(id, r.Lowers); err != nil {
+			return err
+		}
+	}
+	return s.opts.Driver.Remove(ctx, s.path("layers"), id)
+}
+
+// removeBelow removes name below the store's directory dir by descriptor.
+func removeBelow(ctx context.Context, dir, name string) error {
+	d, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return tree.Remove(ctx, int(d.Fd()), name)
+}

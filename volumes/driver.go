@@ -1,0 +1,95 @@
+package volumes
+
+import (
+	"context"
+	"os"
+)
+
+// Driver makes a writable, private view of immutable layers, and takes it apart.
+//
+// A layer is a directory below Layers with a random name; what is inside belongs to the driver, except layer.json and users,
+// which belong to the store. The store calls a driver for one layer name from one process at a time; for different names in parallel, from
+// many processes, without a lock between them. A driver keeps no state outside of what it is given.
+//
+// Every method may be cut short at any point by a kill. What Mount left behind then, Unmount and Remove take away, whatever the
+// state it is in. Methods that wait honour ctx.
+type Driver interface {
+	// Name is kept in the store's record, so that a store is not used with a driver that did not make it.
+	Name() string
+
+	// Probe finds out, by trying in the scratch layer and mount point it is given, what this host and file system can do. It is slow
+	// (milliseconds) and called once per boot. An error means the store cannot be used at all and says why in the
+	// operator's words. Probe leaves nothing mounted; the store removes the scratch directories.
+	Probe(ctx context.Context, scratch View) (Features, error)
+
+	// CanMap says whether, with these features, Mount can show a layer under the other ownership.
+	CanMap(f Features) bool
+
+	// Mount makes View.Layers/View.Upper/… and mounts the merged view on View.Target, an existing empty directory. The merged
+	// root has mode, owner, extended attributes and ACL of the topmost lower (mapped if that layer is); without a lower it is
+	// an empty directory of mode 0755 owned by the container's root.
+	//
+	// When Mount returns nil, the view is complete, writable and attached. When it fails, something may be left at Target and in
+	// the upper. An error that wraps [ErrCannotMap] names a lower that would have to be mapped and cannot be.
+	Mount(ctx context.Context, f Features, v View) error
+
+	// Unmount takes everything off the directory dir, which holds the mount points of one container, and off what is below it. Nothing
+	// mounted there is success. A view in use is tried again until ctx is done; the error then wraps [ErrBusy], and
+	// nothing was removed.
+	Unmount(ctx context.Context, dir string) error
+
+	// Usage is what an upper takes on disk of its own. It answers within ctx, if need be with a part, see Usage.Partial.
+	Usage(ctx context.Context, layers, name string) (LayerUsage, error)
+
+	// Remove removes what Mount made below layers/name, which nobody has mounted, and the directory itself. Absent is success. It
+	// needs no free space.
+	Remove(ctx context.Context, layers, name string) error
+}
+
+// Features is what a driver's Probe found out about host and file system. It is kept in the store's record for the rest of the boot.
+type Features struct {
+	LayerFDs  bool `json:"layer_fds"`  // layers are given to the kernel as descriptors, also of id-mapped mounts
+	IDMap     bool `json:"id_map"`     // layers can be id-mapped
+	Volatile  bool `json:"volatile"`   // uppers need not be flushed when they are unmounted
+	UserXattr bool `json:"user_xattr"` // inside a user namespace: overlay attributes are user.overlay.*
+}
+
+// View is a merged tree that a driver is asked to make.
+type View struct {
+	Target string  // absolute path of an empty directory to mount on
+	Layers string  // absolute path of the directory that holds the layers
+	Upper  string  // name of the writable layer to make below Layers; the directory exists and is empty but for the store's files
+	Lowers []Lower // top first; may be empty
+
+	// Mapped: the container's root is MaxID, not 0. UpperMapped: the upper is canonical on disk and must be mapped as well (always with
+	// Mapped, where the driver can map).
+	Mapped      bool
+	UpperMapped bool
+	MaxID       uint32
+
+	// UserNS has the id map 0↔MaxID. It is set if anything in the view has to be mapped.
+	UserNS *os.File
+
+	// Warn is told what was done with less than was asked for. It may be nil.
+	Warn func(error)
+}
+
+// Root is the owner of a file of the container's root in the merged view.
+func (v View) Root() uint32 {
+	if v.Mapped {
+		return v.MaxID
+	}
+	return 0
+}
+
+// Lower is one immutable layer of a view.
+type Lower struct {
+	Dir *os.File // an O_PATH directory; Dir.Name() is a path that leads to it
+	Map bool     // it has to be shown under the other ownership
+}
+
+// LayerUsage is what one layer takes on disk.
+type LayerUsage struct {
+	Bytes   uint64 // of blocks: holes not counted, a file with several links once
+	Partial bool   // a lower bound: the tree was too large for the time there was
+}

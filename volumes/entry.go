@@ -1,0 +1,95 @@
+package volumes
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// state is where a container is in its life: the directory below volumes/ that holds its entry.
+type state string
+
+const (
+	stateInit state = "init" // being made
+	stateLive state = "live" // made, and not deleted yet
+	stateDead state = "dead" // being removed
+)
+
+// states in the order in which an entry moves. Looking them through in this order never misses an entry that moves meanwhile.
+var states = []state{stateInit, stateLive, stateDead}
+
+// An entry is a symlink named by the handle whose target text is the container's random ID. It leads nowhere. A symlink is made,
+// moved and read by one system call each, and it has no contents that a power cut could leave empty: the text is in the inode.
+
+func (s *Store) entryPath(st state, h Handle) string {
+	return s.dir + "/volumes/" + string(st) + "/" + h.name
+}
+
+// readEntry returns the ID that h's entry in st names. ErrNotFound: there is none.
+func (s *Store) readEntry(st state, h Handle) (string, error) {
+	id, err := os.Readlink(s.entryPath(st, h))
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		return "", ErrNotFound
+	case err != nil:
+		return "", err
+	case !isID(id):
+		return "", fmt.Errorf("entry %q names %q, which is no ID", s.entryPath(st, h), id)
+	}
+	return id, nil
+}
+
+// find returns the state and ID of h's entry. ErrNotFound: there is none in any state.
+func (s *Store) find(h Handle) (state, string, error) {
+	for _, st := range states {
+		id, err := s.readEntry(st, h)
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
+		return st, id, err
+	}
+	return "", "", ErrNotFound
+}
+
+func (s *Store) makeEntry(st state, h Handle, id string) error {
+	return os.Symlink(id, s.entryPath(st, h))
+}
+
+func (s *Store) moveEntry(from, to state, h Handle) error {
+	return os.Rename(s.entryPath(from, h), s.entryPath(to, h))
+}
+
+func (s *Store) removeEntry(st state, h Handle) error {
+	err := os.Remove(s.entryPath(st, h))
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+// idBytes is the length of an ID before it is written in hex: 128 random bits never meet.
+const idBytes = 16
+
+// newID returns a name for layers and mounts. It is taken from the kernel directly: crypto/rand costs start-up time.
+func newID() (string, error) {
+	var b [idBytes]byte
+	for n := 0; n < len(b); {
+		m, err := unix.Getrandom(b[n:], 0)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return "", os.NewSyscallError("getrandom", err)
+		}
+		n += max(m, 0)
+	}
+	return hex.EncodeToString(b[:]), nil
+}
+
+func isID(s string) bool {
+	if len(s) != 2*idBytes {
+		return false
+	}
+	_, err := hex.DecodeString(s)
+	return err == nil
+}

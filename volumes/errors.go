@@ -1,0 +1,54 @@
+package volumes
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/concourse/bc-image-plugin/volumes/internal/mnt"
+	"golang.org/x/sys/unix"
+)
+
+// What callers branch on, by errors.Is.
+var (
+	// ErrInvalid: the caller gave something that can never work.
+	ErrInvalid = errors.New("invalid")
+	// ErrExists: there is a live container of this handle; it was not touched.
+	ErrExists = errors.New("already exists")
+	// ErrNotFound: there is no such container, or not any more.
+	ErrNotFound = errors.New("not found")
+	// ErrBusy: a mount was in use for as long as we were allowed to wait. Nothing was removed through it; trying again goes on.
+	ErrBusy = errors.New("busy")
+	// ErrUnsupported: this host, this file system or this store cannot do what was asked for.
+	ErrUnsupported = errors.New("not supported")
+	// ErrCannotMap: a driver cannot show a layer under the other ownership. Create then uses a shifted copy, if it may.
+	ErrCannotMap = errors.New("cannot be id-mapped")
+)
+
+// hint adds what to do about the system's error, where the error alone misleads or leaves one helpless.
+func (s *Store) hint(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EROFS):
+		return fmt.Errorf("%w: the store %q is on a read-only file system; see the kernel log for why, then remount it read-write", err, s.dir)
+	case errors.Is(err, unix.EDQUOT):
+		return fmt.Errorf("%w: the store %q is over its disk quota", err, s.dir)
+	case errors.Is(err, unix.ENOSPC) && !errors.Is(err, mnt.ErrMountLimit):
+		return fmt.Errorf("%w: %s", err, s.whatIsFull())
+	}
+	return err
+}
+
+// whatIsFull tells a lack of inodes from a lack of blocks, for which the system has only one error.
+func (s *Store) whatIsFull() string {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(s.dir, &fs); err != nil {
+		return fmt.Sprintf("the file system of the store %q is full", s.dir)
+	}
+	// File systems that make inodes as they need them (btrfs) say 0 in all.
+	if fs.Files > 0 && fs.Ffree < fs.Files/100+16 {
+		return fmt.Sprintf("the file system of the store %q is out of inodes (%d of %d free), not of bytes", s.dir, fs.Ffree, fs.Files)
+	}
+	return fmt.Sprintf("the file system of the store %q is full (%d MiB of %d MiB free)", s.dir,
+		fs.Bavail*uint64(fs.Bsize)>>20, fs.Blocks*uint64(fs.Bsize)>>20)
+}

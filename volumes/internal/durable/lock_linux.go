@@ -1,0 +1,100 @@
+// Package durable holds the two things that must be right for a store to survive: locks that a dead process cannot keep, and
+// records that are either whole or not there.
+package durable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Lock is one open lock file. All locks taken through it are released by Close, and by the kernel when the process dies, so a
+// lock file that exists means nothing.
+//
+// Locks belong to the open file, not to the process: two Locks on one file exclude each other, also inside one program.
+type Lock struct{ f *os.File }
+
+// OpenLock opens, and makes if need be, the lock file at path.
+func OpenLock(path string) (*Lock, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return &Lock{f}, nil
+}
+
+// Close releases every lock taken through l.
+func (l *Lock) Close() error { return l.f.Close() }
+
+// Shared takes the whole file's shared lock, Exclusive the exclusive one (flock(2)). They wait until ctx is done.
+func (l *Lock) Shared(ctx context.Context) error { return l.flock(ctx, unix.LOCK_SH) }
+
+// Exclusive: see Shared.
+func (l *Lock) Exclusive(ctx context.Context) error { return l.flock(ctx, unix.LOCK_EX) }
+
+func (l *Lock) flock(ctx context.Context, how int) error {
+	err := poll(ctx, func() error { return unix.Flock(int(l.f.Fd()), how|unix.LOCK_NB) })
+	if err != nil {
+		return fmt.Errorf("wait for the lock %q: %w", l.f.Name(), err)
+	}
+	return nil
+}
+
+// Name takes the exclusive lock of one name in one space of names, and returns what releases it. It waits until ctx is done.
+//
+// It is a lock on one byte of the file, at an offset made from the name (F_OFD_SETLK, Linux 3.15): as many locks as there are
+// names, without a file for each that somebody would have to remove. Two names that meet at one offset (2^-61) wait for each
+// other and nothing else. These locks and the whole file's are independent of each other.
+func (l *Lock) Name(ctx context.Context, space Space, name string) (unlock func(), err error) {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name))
+	at := int64(h.Sum64()>>3) | int64(space)<<61
+	set := func(kind int16) error {
+		return unix.FcntlFlock(l.f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Whence: 0, Start: at, Len: 1})
+	}
+	if err := poll(ctx, func() error { return set(unix.F_WRLCK) }); err != nil {
+		return nil, fmt.Errorf("wait for the lock of %s %q, which another command holds: %w", space, name, err)
+	}
+	return func() { _ = set(unix.F_UNLCK) }, nil
+}
+
+// Space separates kinds of names from each other.
+type Space int64
+
+// The spaces of names.
+const (
+	Handles Space = iota
+	Images
+	Caches
+	Records
+)
+
+func (s Space) String() string { return [...]string{"handle", "image", "cache", "record"}[s] }
+
+// poll tries until it works, fails for another reason than being locked, or ctx is done. Polling, since neither flock nor fcntl
+// can wait with a time limit; the pauses stay short beside what a command does under a lock.
+func poll(ctx context.Context, try func() error) error {
+	delay := 100 * time.Microsecond
+	for {
+		err := try()
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.EINTR):
+			continue
+		case !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES):
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(delay):
+			delay = min(2*delay, 20*time.Millisecond)
+		}
+	}
+}

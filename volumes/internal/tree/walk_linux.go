@@ -1,0 +1,95 @@
+package tree
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Entry is one file or directory met by [Walk].
+type Entry struct {
+	Dir  int    // descriptor of the directory that holds it; valid during the call
+	Name string // "." for the root of the walk
+	Stat unix.Stat_t
+}
+
+// IsDir says whether the entry is a directory.
+func (e Entry) IsDir() bool { return e.Stat.Mode&unix.S_IFMT == unix.S_IFDIR }
+
+// Visitor is told of each entry: Visit before what is in a directory, Leave (if not nil) after it.
+type Visitor struct {
+	Visit func(e Entry) error
+	Leave func(dir int) error // dir is the directory that is being left
+}
+
+// Walk visits the directory name below dirfd and everything in it, each directory before its contents. It does not go into
+// what is mounted on directories of the tree (EXDEV). What vanishes meanwhile is passed over; the order is the file system's.
+func Walk(ctx context.Context, dirfd int, name string, v Visitor) error {
+	s, err := openRoot(dirfd, name)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	root := Entry{Dir: s.fd(), Name: "."}
+	if err := unix.Fstat(s.fd(), &root.Stat); err != nil {
+		return os.NewSyscallError("fstat", err)
+	}
+	if err := v.Visit(root); err != nil {
+		return err
+	}
+	buf := make([]byte, direntBytes)
+	tick := ticker{ctx: ctx}
+	for {
+		entries, err := readEntries(s.fd(), buf)
+		if errors.Is(err, io.EOF) {
+			if v.Leave != nil {
+				if err := v.Leave(s.fd()); err != nil {
+					return err
+				}
+			}
+			if s.depth() == 1 {
+				return nil
+			}
+			if _, err := s.pop(); err != nil {
+				return err
+			}
+			// Go on behind the directory just left: what was read beyond it was forgotten, so memory stays small.
+			if _, err := unix.Seek(s.fd(), s.top().next, io.SeekStart); err != nil {
+				return os.NewSyscallError("lseek", err)
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, d := range entries {
+			if err := tick.tick(); err != nil {
+				return err
+			}
+			e := Entry{Dir: s.fd(), Name: d.name}
+			err := unix.Fstatat(e.Dir, e.Name, &e.Stat, unix.AT_SYMLINK_NOFOLLOW)
+			if errors.Is(err, unix.ENOENT) {
+				continue
+			}
+			if err != nil {
+				return &os.PathError{Op: "stat", Path: d.name, Err: err}
+			}
+			if err := v.Visit(e); err != nil {
+				return err
+			}
+			if e.IsDir() {
+				s.top().next = d.next
+				if err := s.push(d.name); err != nil {
+					if errors.Is(err, unix.ENOENT) {
+						continue
+					}
+					return err
+				}
+				break
+			}
+		}
+	}
+}

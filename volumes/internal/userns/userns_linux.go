@@ -1,0 +1,108 @@
+// Package userns makes the user namespace whose id map shows a layer under the other ownership.
+//
+// Guardian runs an unprivileged container with the map 0→max, 1→1, 2→2 …, where max is the highest id that gdn itself has. On
+// disk our layers are canonical: root's files belong to 0. The namespace's map is the swap 0↔max with every other id kept:
+//
+//	inside  outside  length
+//	0       max      1
+//	1       1        max-1
+//	max     0        1
+//
+// The last line matters: without it host root has no id on an id-mapped mount, overlayfs cannot make its work directory there
+// and mounts read-only without an error. The swap is its own inverse, so the same namespace also shows a tree that was already
+// shifted to max to a container that wants it canonical.
+package userns
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// MaxID returns the host id that is root in an unprivileged container: the highest id that both /proc/self/uid_map and
+// /proc/self/gid_map hold. In the initial user namespace that is 4294967294. Guardian takes the smaller of the two maxima,
+// each over all lines.
+func MaxID() (uint32, error) {
+	uid, err := maxOf("/proc/self/uid_map")
+	if err != nil {
+		return 0, err
+	}
+	gid, err := maxOf("/proc/self/gid_map")
+	if err != nil {
+		return 0, err
+	}
+	m := min(uid, gid)
+	if m < 2 {
+		return 0, fmt.Errorf("this user namespace has only ids up to %d: no room for unprivileged containers", m)
+	}
+	return m, nil
+}
+
+func maxOf(path string) (uint32, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	var highest uint64
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) != 3 {
+			return 0, fmt.Errorf("%s: unexpected line %q", path, lines.Text())
+		}
+		first, err1 := strconv.ParseUint(fields[0], 10, 32)
+		length, err2 := strconv.ParseUint(fields[2], 10, 32)
+		if err := errors.Join(err1, err2); err != nil || length == 0 {
+			return 0, fmt.Errorf("%s: unexpected line %q", path, lines.Text())
+		}
+		highest = max(highest, first+length-1)
+	}
+	return uint32(highest), lines.Err()
+}
+
+// Swap maps an owner id as the namespace does: 0↔max, all others kept.
+func Swap(id, max uint32) uint32 {
+	switch id {
+	case 0:
+		return max
+	case max:
+		return 0
+	}
+	return id
+}
+
+// New makes a user namespace with the swap map and returns a descriptor of it. The namespace lives as long as the descriptor
+// or a mount that uses it.
+//
+// A namespace is made together with a process. The process here ends at once, in its first instruction, and is not waited for
+// until its namespace was opened and mapped: a zombie still has its credentials and its /proc/PID/{ns/user,uid_map,gid_map}.
+// So nothing is executed, no second program is needed, and no tracer is in the way. It costs 0.2 to 0.3 ms, two thirds of them
+// for copying the page tables; a namespace pinned by a bind mount would cost nothing, but is a mount that stays.
+func New(max uint32) (*os.File, error) {
+	pid, errno := forkZombie(unix.CLONE_NEWUSER)
+	if errno != 0 {
+		return nil, fmt.Errorf("make a user namespace: %w (see sysctl user.max_user_namespaces)", errno)
+	}
+	// Its exit signal is 0, so only a wait with __WALL or __WCLONE sees it: a program's own wait for any child cannot steal it.
+	defer func() {
+		for {
+			if _, err := unix.Wait4(pid, nil, unix.WALL, nil); !errors.Is(err, unix.EINTR) {
+				return
+			}
+		}
+	}()
+	proc := "/proc/" + strconv.Itoa(pid)
+	swap := fmt.Sprintf("0 %d 1\n1 1 %d\n%d 0 1\n", max, max-1, max)
+	for _, name := range []string{"uid_map", "gid_map"} {
+		if err := os.WriteFile(proc+"/"+name, []byte(swap), 0); err != nil {
+			return nil, fmt.Errorf("map a user namespace: %w", err)
+		}
+	}
+	return os.Open(proc + "/ns/user")
+}

@@ -1,0 +1,59 @@
+package userns
+
+import (
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestNewNamespaceOutlivesItsProcess(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to write an id map")
+	}
+	max, err := MaxID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		ns, err := New(max)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind, err := unix.IoctlRetInt(int(ns.Fd()), unix.NS_GET_NSTYPE)
+		if err != nil || kind != unix.CLONE_NEWUSER {
+			t.Fatalf("kind %x, %v", kind, err)
+		}
+		ns.Close()
+	}
+	// No zombie is left: there is no child of any kind to wait for.
+	if pid, err := unix.Wait4(-1, nil, unix.WALL|unix.WNOHANG, nil); err != unix.ECHILD {
+		t.Fatalf("wait4 = %d, %v, want ECHILD", pid, err)
+	}
+}
+
+func TestSwapIsItsOwnInverse(t *testing.T) {
+	const max = 4294967294
+	for _, id := range []uint32{0, 1, 1000, max - 1, max} {
+		if got := Swap(Swap(id, max), max); got != id {
+			t.Errorf("Swap twice of %d = %d", id, got)
+		}
+	}
+	if Swap(0, max) != max || Swap(max, max) != 0 || Swap(7, max) != 7 {
+		t.Error("Swap does not swap 0 and max only")
+	}
+}
+
+func BenchmarkNew(b *testing.B) {
+	max, err := MaxID()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		ns, err := New(max)
+		if err != nil {
+			b.Fatal(err)
+		}
+		ns.Close()
+	}
+}

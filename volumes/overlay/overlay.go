@@ -1,0 +1,276 @@
+// Package overlay is the driver that makes volumes with overlayfs.
+//
+// # Layers
+//
+// A layer of this driver is layers/ID/fs, and layers/ID/work beside it while it is an upper. What overlayfs writes there is canonical: the
+// files of the container's root belong to 0 on disk, whichever container wrote them, as long as the kernel can id-map layers (Linux 5.19). Where it
+// cannot, an unprivileged container's upper belongs to its root's host id.
+//
+// # How layers are given to the kernel
+//
+// Three ways, the first that works is taken, [Options.IDMap] forces one:
+//
+//   - as descriptors, those to be mapped from a detached id-mapped clone of the layers directory (about Linux 6.15);
+//   - by path through mount(2): the id-mapped clones are attached beside the mount point, and detached again after the mount, which
+//     keeps its own reference (Linux 5.19);
+//   - by path without id maps. The store then makes one shifted copy per image.
+package overlay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/concourse/bc-image-plugin/volumes"
+	"github.com/concourse/bc-image-plugin/volumes/internal/mnt"
+	"github.com/concourse/bc-image-plugin/volumes/internal/tree"
+	"golang.org/x/sys/unix"
+)
+
+// IDMap says how unprivileged ownership is made.
+type IDMap string
+
+// The ways of IDMap.
+const (
+	Auto  IDMap = "auto"  // what the host can do best
+	Mount IDMap = "mount" // id-mapped mounts attached for a moment, and mount(2): what Linux 5.19 can do
+	Copy  IDMap = "copy"  // no id maps: shifted copies
+)
+
+// Options of the driver. The zero value is Auto.
+type Options struct {
+	IDMap IDMap
+}
+
+// Driver implements [volumes.Driver]. It has no state.
+type Driver struct {
+	opts Options
+}
+
+// New returns the driver.
+func New(opts Options) *Driver { return &Driver{opts} }
+
+// Name is "overlay".
+func (d *Driver) Name() string { return "overlay" }
+
+// CanMap says whether layers can be id-mapped here, and may be.
+func (d *Driver) CanMap(f volumes.Features) bool { return f.IDMap && d.opts.IDMap != Copy }
+
+// byPath says whether layers are given by path.
+func (d *Driver) byPath(f volumes.Features) bool {
+	return !f.LayerFDs || d.opts.IDMap == Mount || d.opts.IDMap == Copy
+}
+
+// Mount implements [volumes.Driver].
+func (d *Driver) Mount(ctx context.Context, f volumes.Features, v volumes.View) (err error) {
+	m := &mounter{view: v, byPath: d.byPath(f)}
+	defer func() { err = errors.Join(err, m.close()) }()
+
+	layers, err := m.open(v.Layers)
+	if err != nil {
+		return err
+	}
+	if v.UpperMapped {
+		if layers, err = m.mapped(layers, "layers"); err != nil {
+			return err
+		}
+	}
+	o := mnt.Overlay{Volatile: f.Volatile, UserXattr: f.UserXattr}
+	for i, l := range v.Lowers {
+		dir := l.Dir
+		if l.Map {
+			if dir, err = m.mapped(dir, fmt.Sprintf("lower-%d", i)); err != nil {
+				return fmt.Errorf("layer %q %w: %w", l.Dir.Name(), volumes.ErrCannotMap, err)
+			}
+		}
+		o.Lowers = append(o.Lowers, dir)
+	}
+	if len(o.Lowers) == 0 {
+		empty, err := m.makeEmpty(layers)
+		if err != nil {
+			return err
+		}
+		o.Lowers = []*os.File{empty}
+	}
+	if o.Upper, o.Work, err = m.makeUpper(layers, o.Lowers[0]); err != nil {
+		return err
+	}
+	if m.byPath {
+		return o.MountPaths(v.Target)
+	}
+	return o.MountFDs(v.Target)
+}
+
+// mounter holds what must stay open, or attached, until the overlay is mounted.
+type mounter struct {
+	view     volumes.View
+	byPath   bool
+	files    []*os.File
+	attached []string
+}
+
+func (m *mounter) close() error {
+	var errs []error
+	for _, f := range m.files {
+		errs = append(errs, f.Close())
+	}
+	for _, dir := range m.attached {
+		errs = append(errs, mnt.Detach(dir), os.Remove(dir))
+	}
+	return errors.Join(errs...)
+}
+
+func (m *mounter) open(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err == nil {
+		m.files = append(m.files, f)
+	}
+	return f, err
+}
+
+// openAt opens a directory below dir, through dir's own mount.
+func (m *mounter) openAt(dir *os.File, name string) (*os.File, error) {
+	path := filepath.Join(dir.Name(), name)
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	m.files = append(m.files, f)
+	return f, nil
+}
+
+// mapped returns dir on an id-mapped clone of its mount. With paths, the clone is attached as name beside the target.
+func (m *mounter) mapped(dir *os.File, name string) (*os.File, error) {
+	clone, err := mnt.Clone(dir)
+	if err != nil {
+		return nil, err
+	}
+	m.files = append(m.files, clone)
+	if err := mnt.SetIDMap(clone, m.view.UserNS); err != nil {
+		return nil, err
+	}
+	if !m.byPath {
+		return clone, nil
+	}
+	at := filepath.Join(filepath.Dir(m.view.Target), name)
+	if err := os.Mkdir(at, 0o700); err != nil {
+		return nil, err
+	}
+	if err := mnt.Attach(int(clone.Fd()), at); err != nil {
+		return nil, errors.Join(err, os.Remove(at))
+	}
+	m.attached = append(m.attached, at)
+	return m.open(at)
+}
+
+// makeUpper makes the upper's directories through layers, the mount that overlayfs will write through. Modes, owners and ACLs of the
+// image's top directory are read and written through the same mounts that the overlay uses, so the kernel translates all of them.
+func (m *mounter) makeUpper(layers, top *os.File) (upper, work *os.File, err error) {
+	for _, d := range []struct {
+		name string
+		mode uint32
+	}{{"fs", 0o755}, {"work", 0o700}} {
+		if err := unix.Mkdirat(int(layers.Fd()), m.view.Upper+"/"+d.name, d.mode); err != nil {
+			return nil, nil, &os.PathError{Op: "mkdir", Path: filepath.Join(layers.Name(), m.view.Upper, d.name), Err: err}
+		}
+	}
+	if upper, err = m.openAt(layers, m.view.Upper+"/fs"); err != nil {
+		return nil, nil, err
+	}
+	if work, err = m.openAt(layers, m.view.Upper+"/work"); err != nil {
+		return nil, nil, err
+	}
+	return upper, work, tree.CopyTop(top, upper, m.view.Warn)
+}
+
+// makeEmpty makes the lower layer of a view that has none: overlayfs wants at least one.
+func (m *mounter) makeEmpty(layers *os.File) (*os.File, error) {
+	name := m.view.Upper + "/empty"
+	if err := unix.Mkdirat(int(layers.Fd()), name, 0o755); err != nil {
+		return nil, &os.PathError{Op: "mkdir", Path: filepath.Join(layers.Name(), name), Err: err}
+	}
+	if err := unix.Fchmodat(int(layers.Fd()), name, 0o755, 0); err != nil { // whatever the umask
+		return nil, &os.PathError{Op: "chmod", Path: filepath.Join(layers.Name(), name), Err: err}
+	}
+	// Through the mapped mount, this host's root is not the container's.
+	root := int(m.view.Root())
+	if err := unix.Fchownat(int(layers.Fd()), name, root, root, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return nil, &os.PathError{Op: "chown", Path: filepath.Join(layers.Name(), name), Err: err}
+	}
+	return m.openAt(layers, name)
+}
+
+// Unmount implements [volumes.Driver]. It reads the mount table only if something is busy: mounts below the container's root may be
+// the reason, and nobody else will take them off.
+func (d *Driver) Unmount(ctx context.Context, dir string) error {
+	points, err := os.ReadDir(dir)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, p := range points {
+		point := filepath.Join(dir, p.Name())
+		err := mnt.Unmount(ctx, point, func() error { return unmountBelow(ctx, point) })
+		if errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("%w: something still uses it; find out with: fuser -vm %q (a process in another mount namespace may be one)",
+				errors.Join(volumes.ErrBusy, err), point)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unmountBelow takes off what is mounted on directories below point.
+func unmountBelow(ctx context.Context, point string) error {
+	below, err := mnt.Below(point)
+	if err != nil {
+		return err
+	}
+	for _, b := range below {
+		if err := mnt.Unmount(ctx, b, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Usage implements [volumes.Driver].
+func (d *Driver) Usage(ctx context.Context, layers, name string) (volumes.LayerUsage, error) {
+	dir, err := os.OpenFile(filepath.Join(layers, name), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return volumes.LayerUsage{}, err
+	}
+	defer dir.Close()
+	u, err := tree.Measure(ctx, int(dir.Fd()), "fs", 0)
+	return volumes.LayerUsage{Bytes: u.Bytes, Partial: u.Partial}, err
+}
+
+// Remove implements [volumes.Driver].
+func (d *Driver) Remove(ctx context.Context, layers, name string) error {
+	dir, err := os.OpenFile(layers, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return tree.Remove(ctx, int(dir.Fd()), name)
+}
+
+// kernelVersion is for messages: nothing is decided by it.
+func kernelVersion() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "unknown"
+	}
+	return strings.TrimRight(unix.ByteSliceToString(u.Release[:]), "\x00")
+}

@@ -1,0 +1,221 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
+	"github.com/concourse/bc-image-plugin/volumes/internal/tree"
+	"github.com/concourse/bc-image-plugin/volumes/internal/userns"
+	"golang.org/x/sys/unix"
+)
+
+// A shifted copy is a layer that holds an image with the ids 0 and max swapped, for hosts and images where no id map does it. There is one
+// per image, which all containers share:
+//
+//	images/IDENTITY.copy    -> ID of the layer
+//	images/IDENTITY.making  -> ID of the layer that is being made
+//	layers/ID/{fs,layer.json,users/}
+//
+// It is not flushed to disk and so holds for one boot only. It stays while its image is there: the container that removes its
+// name from users/ last removes the copy if the image is gone or has changed, and so does whoever makes a copy of another image.
+
+// shiftedCopy returns the copy of img, made now if there is none, marked as used by the container id. Only the lock of this image is held
+// while it is copied: other images, and all deletes, go on. Who wants the same image waits until ctx is done.
+func (s *Store) shiftedCopy(ctx context.Context, host hostRecord, img *Image, id string, maxID uint32) (layer string, dir *os.File, err error) {
+	link := s.path("images", img.identity()+".copy")
+	if layer, dir, err = s.useCopy(link, host, id); !errors.Is(err, ErrNotFound) {
+		return layer, dir, err
+	}
+	lock, err := durable.OpenLock(s.path("lock"))
+	if err != nil {
+		return "", nil, err
+	}
+	defer lock.Close()
+	if _, err := lock.Name(ctx, durable.Images, img.identity()); err != nil {
+		return "", nil, fmt.Errorf("image %q: %w", img.path, err)
+	}
+	if layer, dir, err = s.useCopy(link, host, id); !errors.Is(err, ErrNotFound) {
+		return layer, dir, err // somebody made it while we waited
+	}
+	s.sweepImages(ctx)
+	if err := s.makeCopy(ctx, host, img, maxID); err != nil {
+		return "", nil, fmt.Errorf("copy image %q: %w", img.path, err)
+	}
+	return s.useCopy(link, host, id)
+}
+
+// useCopy marks the copy that link names as used by container id and opens it. ErrNotFound: there is none that can be used.
+func (s *Store) useCopy(link string, host hostRecord, id string) (string, *os.File, error) {
+	layer, err := os.Readlink(link)
+	if errors.Is(err, unix.ENOENT) || (err == nil && !isID(layer)) {
+		return "", nil, ErrNotFound
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	var r layerRecord
+	if err := durable.ReadJSON(s.path("layers", layer, "layer.json"), &r); err != nil || r.Boot != host.Boot {
+		return "", nil, ErrNotFound
+	}
+	// users/ is removed, in one call that fails while there is a user, before a copy is: who gets a name into it has the copy.
+	mark, err := os.OpenFile(s.path("layers", layer, "users", id), os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, unix.ENOENT) {
+		return "", nil, ErrNotFound
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	mark.Close()
+	dir, err := os.OpenFile(s.path("layers", layer, "fs"), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return "", nil, errors.Join(err, s.unuse(id, []string{layer}))
+	}
+	return layer, dir, nil
+}
+
+// makeCopy makes the copy of img. The caller holds the image's lock.
+func (s *Store) makeCopy(ctx context.Context, host hostRecord, img *Image, maxID uint32) (err error) {
+	making, link := s.path("images", img.identity()+".making"), s.path("images", img.identity()+".copy")
+	for _, l := range []string{making, link} { // of a process that was killed, or of an earlier boot
+		if err := s.dropCopy(ctx, l); err != nil {
+			return err
+		}
+	}
+	id, err := newID()
+	if err != nil {
+		return err
+	}
+	if err := os.Symlink(id, making); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+			defer cancel()
+			err = errors.Join(err, s.dropCopy(undo, making))
+		}
+	}()
+	r := layerRecord{Kind: kindShifted, Created: time.Now().UTC(), Boot: host.Boot, Image: img.path, Identity: img.identity()}
+	if err := s.makeLayer(id, r); err != nil {
+		return err
+	}
+	layer, err := os.OpenFile(s.path("layers", id), unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer layer.Close()
+	err = tree.Copy(ctx, img.dir, int(layer.Fd()), "fs", tree.CopyOptions{
+		MapID: func(id uint32) uint32 { return userns.Swap(id, maxID) },
+		Warn:  s.opts.Warn,
+	})
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(s.path("layers", id, "users"), 0o700); err != nil {
+		return err
+	}
+	return os.Rename(making, link)
+}
+
+// dropCopy removes the layer that link names, whoever uses it, and link. Nothing there is success.
+func (s *Store) dropCopy(ctx context.Context, link string) error {
+	layer, err := os.Readlink(link)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if isID(layer) {
+		if err := removeBelow(ctx, s.path("layers"), layer); err != nil {
+			return err
+		}
+	}
+	return os.Remove(link)
+}
+
+// unuse takes the mark of container id off the layers, and removes those that nobody uses and whose image is gone.
+func (s *Store) unuse(id string, layers []string) error {
+	for _, layer := range layers {
+		if !isID(layer) {
+			continue // a torn or foreign record: nothing of ours has such a name
+		}
+		err := os.Remove(s.path("layers", layer, "users", id))
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), undoTime)
+		err = s.dropUnused(ctx, layer)
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dropUnused removes the shifted copy in layer if its image is gone and nobody uses it.
+func (s *Store) dropUnused(ctx context.Context, layer string) error {
+	var r layerRecord
+	if err := durable.ReadJSON(s.path("layers", layer, "layer.json"), &r); err != nil || r.Kind != kindShifted {
+		return nil
+	}
+	if imageIs(r.Image, r.Identity) {
+		return nil
+	}
+	switch err := os.Remove(s.path("layers", layer, "users")); {
+	case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EEXIST):
+		return nil
+	case err != nil && !errors.Is(err, unix.ENOENT):
+		return err
+	}
+	// From here on nobody can begin to use it.
+	link := s.path("images", r.Identity+".copy")
+	if named, err := os.Readlink(link); err == nil && named == layer {
+		if err := os.Remove(link); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	return removeBelow(ctx, s.path("layers"), layer)
+}
+
+// imageIs says whether the directory at path is still the image of that identity.
+func imageIs(path, identity string) bool {
+	img, err := OpenImage(path)
+	if err != nil {
+		return false
+	}
+	defer img.Close()
+	return img.identity() == identity
+}
+
+// sweepImages removes what the store keeps about images that are gone: sizes, and copies that nobody uses. It is called by who is about to do
+// work that grows with an image, so what is kept stays within what exists. Failures are only told: it is done again.
+func (s *Store) sweepImages(ctx context.Context) {
+	names, err := os.ReadDir(s.path("images"))
+	if err != nil {
+		s.warn(err)
+		return
+	}
+	for _, n := range names {
+		path := s.path("images", n.Name())
+		switch {
+		case strings.HasSuffix(n.Name(), ".copy"):
+			if layer, err := os.Readlink(path); err == nil && isID(layer) {
+				s.warn(s.dropUnused(ctx, layer))
+			}
+		case strings.HasSuffix(n.Name(), ".size"):
+			var r sizeRecord
+			if err := durable.ReadJSON(path, &r); err != nil || !imageIs(r.Image, strings.TrimSuffix(n.Name(), ".size")) {
+				if err := os.Remove(path); err != nil && !errors.Is(err, unix.ENOENT) {
+					s.warn(err)
+				}
+			}
+		}
+	}
+}

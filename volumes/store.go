@@ -1,0 +1,233 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
+	"golang.org/x/sys/unix"
+)
+
+// Options says where a store is and how it works. Dir and Driver must be set.
+type Options struct {
+	Dir    string // absolute path of the store; made by the first Create
+	Driver Driver
+
+	// NeverCopy refuses a container whose image would have to be copied to get the right owners, instead of making one shifted copy
+	// per image.
+	NeverCopy bool
+
+	// Warn, if not nil, is told of what went less than well and did not fail the call. It may be called from the goroutine of the call only.
+	Warn func(error)
+	// Trace, if not nil, is told after each step of a call how long it took.
+	Trace func(step string, took time.Duration)
+}
+
+// Store is the embedded store: volumes on a local disk, kept by nobody but the processes that use them. See the package comment
+// for its layout and its promises. It holds no descriptor and no state between calls, so any number of Stores, in any number of
+// processes, can work on one directory at once.
+type Store struct {
+	dir  string
+	opts Options
+}
+
+// New returns the store of opts. It touches nothing; the first Create makes the directory.
+func New(opts Options) *Store {
+	return &Store{dir: filepath.Clean(opts.Dir), opts: opts}
+}
+
+// format is the version of the layout on disk.
+const format = 1
+
+// hostRecord is store.json: what was found out about host and file system, and for how long it holds.
+type hostRecord struct {
+	Format   int      `json:"format"`
+	Driver   string   `json:"driver"`
+	FS       string   `json:"fs"`   // kind of the file system the store was made on
+	Boot     string   `json:"boot"` // boot id and user namespace in which Features hold
+	Features Features `json:"features"`
+}
+
+// directories of the store and their modes. The container's init crosses the store, mnt and mnt/ID as an unprivileged id; layers
+// holds real setuid-root files and belongs to root alone.
+var directories = []struct {
+	name string
+	mode os.FileMode
+}{
+	{"", 0o711}, {"layers", 0o700}, {"volumes", 0o700}, {"volumes/init", 0o700}, {"volumes/live", 0o700}, {"volumes/dead", 0o700},
+	{"caches", 0o700}, {"images", 0o700}, {"mnt", 0o711},
+}
+
+func (s *Store) path(elem ...string) string { return s.dir + "/" + strings.Join(elem, "/") }
+
+// open reads the store's record, and first makes the store, or looks at the host anew, where that has not been done in this boot.
+func (s *Store) open(ctx context.Context) (hostRecord, error) {
+	var r hostRecord
+	boot, err := bootKey()
+	if err != nil {
+		return r, err
+	}
+	err = durable.ReadJSON(s.path("store.json"), &r)
+	if errors.Is(err, os.ErrNotExist) || (err == nil && r.Boot != boot) {
+		r, err = s.setUp(ctx, boot)
+	}
+	if err != nil {
+		return r, err
+	}
+	return r, s.check(r)
+}
+
+// check refuses a store that this program cannot write to safely. Delete does without it: what is there can always be removed.
+func (s *Store) check(r hostRecord) error {
+	fs, err := fileSystem(s.dir)
+	switch {
+	case err != nil:
+		return err
+	case r.Format != format:
+		return fmt.Errorf("%w: store %q has format %d, this program writes %d; use another directory or the program that made it",
+			ErrUnsupported, s.dir, r.Format, format)
+	case r.Driver != s.opts.Driver.Name():
+		return fmt.Errorf("%w: store %q was made by driver %q, not %q; its volumes can be deleted, new ones need another directory",
+			ErrUnsupported, s.dir, r.Driver, s.opts.Driver.Name())
+	case r.FS != fs:
+		return fmt.Errorf("%w: store %q was made on %s and is on %s now: is the right file system mounted? To start afresh, empty it (see the operator's guide)",
+			ErrUnsupported, s.dir, r.FS, fs)
+	}
+	return nil
+}
+
+// setUp makes the directories, probes the host and writes the record, once: who comes second waits for the first.
+func (s *Store) setUp(ctx context.Context, boot string) (hostRecord, error) {
+	var r hostRecord
+	if !filepath.IsAbs(s.dir) {
+		return r, fmt.Errorf("%w store path %q: it must be absolute", ErrInvalid, s.dir)
+	}
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return r, fmt.Errorf("make the store: %w", err)
+	}
+	fs, err := fileSystem(s.dir)
+	if err != nil {
+		return r, err
+	}
+	if fs == "overlay" {
+		return r, fmt.Errorf("%w: store %q is on an overlay file system, which cannot hold the upper layer of another; put it on ext4, xfs, btrfs or tmpfs, for example on a volume of its own",
+			ErrUnsupported, s.dir)
+	}
+	for _, d := range directories {
+		// Chmod as well: the mode of mkdir(2) is less the umask, which is the server's.
+		err := os.Mkdir(s.path(d.name), d.mode)
+		if err == nil || errors.Is(err, os.ErrExist) {
+			err = os.Chmod(s.path(d.name), d.mode)
+		}
+		if err != nil {
+			return r, fmt.Errorf("make the store: %w", err)
+		}
+	}
+	lock, err := durable.OpenLock(s.path("lock"))
+	if err != nil {
+		return r, fmt.Errorf("make the store: %w", err)
+	}
+	defer lock.Close()
+	if _, err := lock.Name(ctx, durable.Records, "store.json"); err != nil {
+		return r, err
+	}
+	err = durable.ReadJSON(s.path("store.json"), &r)
+	if err == nil && r.Boot == boot {
+		return r, nil
+	}
+	if err == nil {
+		if err := s.check(r); err != nil {
+			return r, err
+		}
+	}
+	// A damaged record is written anew: everything in it can be found out again.
+	r = hostRecord{Format: format, Driver: s.opts.Driver.Name(), FS: fs, Boot: boot}
+	if r.Features, err = s.probe(ctx); err != nil {
+		return r, fmt.Errorf("%w: store %q on %s cannot hold volumes: %w", ErrUnsupported, s.dir, fs, err)
+	}
+	return r, durable.WriteJSON(s.path("store.json"), r)
+}
+
+// probe lets the driver try what it needs in a scratch layer and mount point. What a kill leaves of them is rubbish like any layer nobody names.
+func (s *Store) probe(ctx context.Context) (f Features, err error) {
+	id, err := newID()
+	if err != nil {
+		return f, err
+	}
+	v := View{Target: s.path("mnt", id, "rootfs"), Layers: s.path("layers"), Upper: id, Warn: s.opts.Warn}
+	if err := errors.Join(os.MkdirAll(v.Target, 0o711), os.Mkdir(s.path("layers", id), 0o700)); err != nil {
+		return f, errors.Join(err, s.dismantle(ctx, id))
+	}
+	f, err = s.opts.Driver.Probe(ctx, v)
+	return f, errors.Join(err, s.dismantle(ctx, id))
+}
+
+// bootKey names this boot and this user namespace: what was found out in one need not hold in another.
+func bootKey() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", err
+	}
+	ns, err := os.Readlink("/proc/self/ns/user")
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(id)) + " " + ns, nil
+}
+
+// Capacity returns the size in bytes of the file system that holds the store, or will hold it: the store need not exist.
+func (s *Store) Capacity() (uint64, error) {
+	for dir := s.dir; ; dir = filepath.Dir(dir) {
+		var fs unix.Statfs_t
+		err := unix.Statfs(dir, &fs)
+		if errors.Is(err, unix.ENOENT) && dir != "/" {
+			continue
+		}
+		if err != nil {
+			return 0, &os.PathError{Op: "statfs", Path: dir, Err: err}
+		}
+		return fs.Blocks * uint64(fs.Frsize), nil
+	}
+}
+
+// fsNames are the names of the file systems people use, by statfs(2)'s magic number.
+var fsNames = map[int64]string{
+	unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs", unix.TMPFS_MAGIC: "tmpfs",
+	unix.OVERLAYFS_SUPER_MAGIC: "overlay", unix.NFS_SUPER_MAGIC: "nfs", 0x2fc12fc1: "zfs", unix.F2FS_SUPER_MAGIC: "f2fs",
+	unix.FUSE_SUPER_MAGIC: "fuse", 0xca451a4e: "bcachefs", unix.RAMFS_MAGIC: "ramfs", unix.SMB2_SUPER_MAGIC: "smb", unix.V9FS_MAGIC: "9p",
+}
+
+func fileSystem(dir string) (string, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return "", &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	if name, ok := fsNames[int64(fs.Type)]; ok {
+		return name, nil
+	}
+	return fmt.Sprintf("file system 0x%x", fs.Type), nil
+}
+
+// timer reports to Options.Trace how long each step took.
+func (s *Store) timer() func(step string) {
+	if s.opts.Trace == nil {
+		return func(string) {}
+	}
+	last := time.Now()
+	return func(step string) {
+		now := time.Now()
+		s.opts.Trace(step, now.Sub(last))
+		last = now
+	}
+}
+
+func (s *Store) warn(err error) {
+	if err != nil && s.opts.Warn != nil {
+		s.opts.Warn(err)
+	}
+}
