@@ -135,40 +135,6 @@ func TestParallel(t *testing.T) {
 	}
 }
 
-// A restarted gdn knows its containers from the depot alone. It never creates their volumes again, but it must be able to
-// measure and to delete them.
-func TestRestart(t *testing.T) {
-	for _, slot := range createdIn {
-		t.Run(slot.name, func(t *testing.T) {
-			s := newServer(t)
-			handle := s.handle("restart")
-			s.create(t, garden.ContainerSpec{Handle: handle, Privileged: slot.privileged, Image: garden.ImageRef{URI: "file://" + s.image}})
-			s.stop(t, syscall.SIGTERM)
-			s.start(t)
-			container, err := s.Lookup(handle)
-			if err != nil {
-				t.Fatalf("after the restart: %v", err)
-			}
-			run(t, container, `echo still writable > /etc/motd`)
-			if _, err := container.Metrics(); err != nil {
-				t.Errorf("metrics after the restart: %v", err)
-			}
-			s.destroy(t, handle)
-		})
-	}
-	t.Run("killed and told to destroy all", func(t *testing.T) {
-		s := newServer(t)
-		for i := range 4 {
-			s.create(t, garden.ContainerSpec{Handle: s.handle(fmt.Sprintf("killed-%d", i)), Privileged: i%2 == 1, Image: garden.ImageRef{URI: "file://" + s.image}})
-		}
-		s.stop(t, syscall.SIGKILL)
-		s.start(t, "--destroy-containers-on-startup") // gdn asks for all four at once, and answers when all are gone
-		if left, err := s.Containers(garden.Properties{"garden.state": "all"}); err != nil || len(left) > 0 {
-			t.Errorf("%d containers are left, error: %v", len(left), err)
-		}
-	})
-}
-
 // handle makes a name that no other test can have: runc keeps one list for the whole machine.
 func (s *server) handle(name string) string { return filepath.Base(s.dir) + "-" + name }
 

@@ -35,7 +35,8 @@ type server struct {
 	pea     string // another one, with /ima-pea in it
 	volumes string // laid out like BaggageClaim's volumes directory, see baggageclaim_test.go
 
-	runtime string
+	runtime string // what gdn runs as runc
+	plugin  string // and as the image plugin
 	process *exec.Cmd
 	exited  chan struct{} // closed when process is gone
 	before  []string      // the store before the test
@@ -52,6 +53,7 @@ func newServer(t *testing.T) *server {
 	}
 	s := &server{
 		tools:   tools,
+		plugin:  tools.plugin,
 		dir:     dir,
 		store:   filepath.Join(dir, "store"),
 		socket:  filepath.Join(dir, "gdn.sock"),
@@ -109,8 +111,8 @@ func (s *server) start(t *testing.T, args ...string) {
 		"--network-plugin=" + s.tools.nothing,
 		"--external-ip=127.0.0.1", "--dns-server=127.0.0.1", // or gdn would look for the host's own
 		"--runtime-plugin=" + s.runtime,
-		"--image-plugin=" + s.tools.plugin,
-		"--privileged-image-plugin=" + s.tools.plugin,
+		"--image-plugin=" + s.plugin,
+		"--privileged-image-plugin=" + s.plugin,
 		"--privileged-image-plugin-extra-arg=--privileged",
 	}
 	for _, argument := range []string{"--store=" + s.store, "--baggageclaim-volumes=" + s.volumes, "--log-level=debug"} {
