@@ -1,0 +1,58 @@
+package integration
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// trace runs the plugin once under strace and returns its system calls, one line each, with the paths of descriptors.
+func trace(t *testing.T, g *gdn, slot []string, args ...string) ([]string, result) {
+	t.Helper()
+	requireTool(t, "strace")
+	log := filepath.Join(newDir(t), "calls")
+	res := g.under("strace", "-f", "-qq", "-y", "-s", "4096", "-o", log, "--").call(slot, args...)
+	content, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSuffix(string(content), "\n"), "\n"), res
+}
+
+// systemCall takes the name out of a line of strace -f. A call that another thread interrupts has two lines, of which the second
+// ("<... name resumed>") does not match.
+var systemCall = regexp.MustCompile(`^\d+ +(\w+)\(`)
+
+// ofTheRuntime are the calls that Go's runtime makes as its threads, its memory and the moment demand: they come and go between
+// two runs of one command. None of them names a file.
+var ofTheRuntime = regexp.MustCompile(`^(futex|nanosleep|sched_\w+|madvise|mmap|munmap|mprotect|brk|clone3?|exit|gettid|getpid|tgkill|` +
+	`rt_sig\w+|sigaltstack|set_robust_list|rseq|arch_prctl|prctl|restart_syscall|timer_\w+|epoll_\w+|eventfd2|prlimit64)$`)
+
+// count is the number of system calls by name, without the runtime's.
+func count(lines []string) map[string]int {
+	calls := map[string]int{}
+	for _, line := range lines {
+		if match := systemCall.FindStringSubmatch(line); match != nil && !ofTheRuntime.MatchString(match[1]) {
+			calls[match[1]]++
+		}
+	}
+	return calls
+}
+
+// differentCounts lists the system calls whose counts differ.
+func differentCounts(before, after map[string]int) string {
+	all := maps.Clone(before)
+	maps.Copy(all, after)
+	var lines []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if before[name] != after[name] {
+			lines = append(lines, fmt.Sprintf("  %s: %d, were %d", name, after[name], before[name]))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
