@@ -9,6 +9,7 @@ import (
 // Below returns the mount points of this mount namespace that lie below dir (not dir itself), deepest and latest first: the
 // order in which they can be unmounted. It reads the whole of /proc/self/mountinfo, so it is for slow paths only.
 func Below(dir string) ([]string, error) {
+	prefix := strings.TrimSuffix(dir, "/") + "/"
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
@@ -22,7 +23,7 @@ func Below(dir string) ([]string, error) {
 		if len(fields) < 5 {
 			continue
 		}
-		if p := unescapeOctal(fields[4]); strings.HasPrefix(p, dir+"/") {
+		if p := unescapeOctal(fields[4]); strings.HasPrefix(p, prefix) && p != dir {
 			points = append(points, p)
 		}
 	}

@@ -1,0 +1,53 @@
+# Two commands do everything on a fresh Debian machine, as root: `make demo` and `make test`.
+
+# urfave_cli_no_docs leaves cli's manual page generator out: it costs half a millisecond at each start.
+TAGS      := urfave_cli_no_docs
+PREFIX    ?= /usr/local
+# Images that are expensive to make (debootstrap) and survive `make clean`.
+CACHE     ?= $(CURDIR)/.cache
+FUZZTIME  ?= 30s
+GO        ?= go
+# The version is the commit that was built; outside a checkout it is "unknown".
+VERSION   := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+export BC_TEST_CACHE = $(CACHE)
+
+.PHONY: build test demo bench fuzz lint install setup clean
+
+build:
+	CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '-s -w -X main.buildVersion=$(VERSION)' -o bin/bc-image-plugin ./cmd/bc-image-plugin
+
+# Debian packages, and the images that tests share, so that no test's time limit includes a download.
+setup:
+	integration/setup.sh
+	@if [ "$$(id -u)" = 0 ]; then integration/debian-rootfs.sh $(CACHE)/debian; fi
+
+# -p 1: packages make mounts and loop devices; two cores are kept busy by the parallel tests of one.
+test: setup lint
+	$(GO) test -race -p 1 -tags $(TAGS) -timeout 14m ./...
+
+demo: setup build
+	$(GO) run -tags $(TAGS) ./integration/demo -plugin bin/bc-image-plugin -image $(CACHE)/debian
+
+bench: setup build
+	$(GO) test -tags $(TAGS) -run '^$$' -bench . -benchtime 200x -timeout 30m ./integration/... ./volumes/...
+
+# Each fuzz target for FUZZTIME; their corpora also run in `make test`.
+fuzz:
+	@set -e; for pkg in $$($(GO) list ./...); do \
+		for target in $$($(GO) test -tags $(TAGS) -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+			echo "== $$pkg $$target"; $(GO) test -tags $(TAGS) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg; \
+		done; \
+	done
+
+lint:
+	@bad=$$(gofmt -l cmd imagespec volumes integration $(wildcard cachecopy)); [ -z "$$bad" ] || { echo "gofmt: $$bad"; exit 1; }
+	$(GO) vet -tags $(TAGS) ./...
+	$(GO) run $(STATICCHECK) -tags $(TAGS) ./...
+
+install: build
+	install -D -m 0755 bin/bc-image-plugin $(DESTDIR)$(PREFIX)/bin/bc-image-plugin
+
+clean:
+	rm -rf bin
