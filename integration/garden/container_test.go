@@ -2,6 +2,7 @@ package garden
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -157,8 +158,9 @@ func (s *server) destroy(t *testing.T, handle string) {
 // get decodes gdn's answer to a GET, for what the client has no method for.
 func (s *server) get(t *testing.T, path string, answer any) {
 	t.Helper()
-	dial := func(string, string) (net.Conn, error) { return net.Dial("unix", s.socket) }
-	transport := &http.Transport{Dial: dial}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", s.socket)
+	}}
 	defer transport.CloseIdleConnections()
 	response, err := (&http.Client{Transport: transport, Timeout: time.Minute}).Get("http://gdn" + path)
 	if err != nil {

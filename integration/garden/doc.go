@@ -10,7 +10,7 @@
 //
 //	GDN_BIN=/somewhere/gdn go test ./...
 //
-// Without GDN_BIN every test says so and skips. With it, nothing skips: what is missing is a failure.
+// Without GDN_BIN every test that needs it says so and skips. With it, nothing skips: what is missing is a failure.
 //
 //	GDN_BIN     the gdn binary. dadoo, init and nstar are used where they stand beside it
 //	GDN_ARGS    further arguments of `gdn server`, split at blanks; they come last, so they win
