@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
@@ -16,7 +17,11 @@ import (
 
 // Request says what kind of container a root file system is for.
 type Request struct {
-	Image *Image // stays the caller's to close
+	// Image is the lowest layer of the root file system; it stays the caller's to close. nil: there is no root file system, only Copies.
+	Image *Image
+
+	// Copies are made beside the root file system, each with a mount point of its own.
+	Copies []CopyRequest
 
 	// Privileged containers see ids as they are: root is 0. For others root is the highest id of this user namespace and 0 has no
 	// place, as Guardian runs them.
@@ -26,24 +31,33 @@ type Request struct {
 // Volume is a container's root file system.
 type Volume struct {
 	ID   string // random; names the container's layers and mounts in the store
-	Root string // absolute path of the merged, writable tree
+	Root string // absolute path of the merged, writable tree; "" without an image
+
+	Copies []string // absolute paths of the copies, in the order of the request
 }
 
 // layerRecord is layer.json of a layer. It is written once, before the layer is used, and read by stats, list and delete. A power cut may leave
 // it empty; then list and stats know less, and delete removes the layer all the same.
 type layerRecord struct {
-	Kind       string    `json:"kind"` // "rootfs", "shifted"
+	Kind       string    `json:"kind"` // "rootfs", "shifted", "cache"
 	Created    time.Time `json:"created"`
 	Boot       string    `json:"boot,omitempty"` // for what holds in one boot only
 	Privileged bool      `json:"privileged,omitempty"`
 	Image      string    `json:"image,omitempty"`
 	Identity   string    `json:"image_identity,omitempty"`
-	Lowers     []string  `json:"lowers,omitempty"` // layers of the store that this one uses
+	Lowers     []string  `json:"lowers,omitempty"` // shifted copies that this one uses
+
+	Copies []copyRecord `json:"copies,omitempty"` // of a container
+
+	Stack   string `json:"stack,omitempty"` // of a layer of a stack
+	Bytes   uint64 `json:"bytes,omitempty"`
+	Entries uint64 `json:"entries,omitempty"`
 }
 
 const (
 	kindRootfs  = "rootfs"
 	kindShifted = "shifted"
+	kindCache   = "cache"
 )
 
 // undoTime is how long the clean-up after a failed call may take when the call's own time is over.
@@ -84,10 +98,10 @@ func (s *Store) create(ctx context.Context, h Handle, req Request, copied bool) 
 	}
 	defer p.close()
 	step("plan")
-	v, err := s.build(ctx, h, host, p, step)
+	v, err := s.build(ctx, h, host, p, req.Copies, step)
 	if err != nil {
 		if !p.recorded { // else the layer's record did it
-			err = errors.Join(err, s.unuse(p.id, p.record.Lowers))
+			err = errors.Join(err, s.unplan(p))
 		}
 		return nil, err
 	}
@@ -97,12 +111,22 @@ func (s *Store) create(ctx context.Context, h Handle, req Request, copied bool) 
 // plan is all that is known about a container before anything is made for it.
 type plan struct {
 	id     string
-	view   View
+	view   View // of the root file system; without an image only what copies have in common with it
+	copies []View
 	record layerRecord
-	owner  uint32     // that the root of the view must have
+	owner  uint32     // that the root file system's root must have
 	files  []*os.File // to be closed
 
 	recorded bool // record is on disk: removing the layer will find the layers it uses
+}
+
+// unplan takes back the marks that plan made.
+func (s *Store) unplan(p *plan) error {
+	err := s.unuse(p.id, p.record.Lowers)
+	for n, c := range p.record.Copies {
+		err = errors.Join(err, s.release(p.id, n, c))
+	}
+	return err
 }
 
 func (p *plan) close() {
@@ -118,24 +142,18 @@ func (s *Store) plan(ctx context.Context, host hostRecord, req Request, copied b
 	if err != nil {
 		return nil, err
 	}
-	// The store's real path: the way there may lead through symlinks.
-	if store, err := filepath.EvalSymlinks(s.dir); err != nil {
-		return nil, err
-	} else if req.Image.isBelow(store) {
-		return nil, fmt.Errorf("%w image %q: it is inside the store %q, where other containers' files are", ErrInvalid, req.Image.path, s.dir)
-	}
 	p := &plan{
 		id: id,
 		view: View{
 			Target: s.path("mnt", id, "rootfs"), Layers: s.path("layers"), Upper: id,
 			Mapped: !req.Privileged, Warn: s.opts.Warn,
 		},
-		record: layerRecord{Kind: kindRootfs, Created: time.Now().UTC(), Privileged: req.Privileged,
-			Image: req.Image.path, Identity: req.Image.identity()},
+		record: layerRecord{Kind: kindRootfs, Created: time.Now().UTC(), Privileged: req.Privileged},
 	}
 	defer func() {
 		if err != nil {
 			p.close()
+			err = errors.Join(err, s.unplan(p))
 		}
 	}()
 	if p.view.MaxID, err = userns.MaxID(); err != nil && !req.Privileged {
@@ -143,37 +161,63 @@ func (s *Store) plan(ctx context.Context, host hostRecord, req Request, copied b
 	}
 	canMap := s.opts.Driver.CanMap(host.Features)
 	p.view.UpperMapped = p.view.Mapped && canMap
-
-	// A layer is mapped exactly when its owner on disk is not the one that the container must see.
-	lower := Lower{Dir: req.Image.dir, Map: req.Image.isShifted(p.view.MaxID) != p.view.Mapped}
-	p.owner = req.Image.stat.Uid
-	if lower.Map {
-		p.owner = userns.Swap(p.owner, p.view.MaxID)
-	}
-	if lower.Map && (copied || !canMap || req.Image.onOverlay()) {
-		if s.opts.NeverCopy {
-			return nil, fmt.Errorf("image %q %w", req.Image.path, ErrCannotMap)
-		}
-		layer, dir, err := s.shiftedCopy(ctx, host, req.Image, id, p.view.MaxID)
+	needMap := p.view.UpperMapped
+	if req.Image != nil {
+		lower, err := s.planImage(ctx, host, p, req.Image, copied || !canMap)
 		if err != nil {
 			return nil, err
 		}
-		p.files = append(p.files, dir)
-		p.record.Lowers = []string{layer}
-		lower = Lower{Dir: dir}
+		p.view.Lowers = []Lower{lower}
+		needMap = needMap || lower.Map
 	}
-	p.view.Lowers = []Lower{lower}
-	if lower.Map || p.view.UpperMapped {
+	if needMap {
 		if p.view.UserNS, err = userns.New(p.view.MaxID); err != nil {
-			return nil, errors.Join(err, s.unuse(id, p.record.Lowers))
+			return nil, err
 		}
 		p.files = append(p.files, p.view.UserNS)
+	}
+	for n, c := range req.Copies {
+		if err := s.planCopy(host, p, n, c); err != nil {
+			return nil, err
+		}
 	}
 	return p, nil
 }
 
+// planImage decides how the image is shown: as it is, mapped, or by a shifted copy of it.
+func (s *Store) planImage(ctx context.Context, host hostRecord, p *plan, img *Image, copied bool) (Lower, error) {
+	// The store's real path: the way there may lead through symlinks.
+	if store, err := filepath.EvalSymlinks(s.dir); err != nil {
+		return Lower{}, err
+	} else if img.isBelow(store) {
+		return Lower{}, fmt.Errorf("%w image %q: it is inside the store %q, where other containers' files are", ErrInvalid, img.path, s.dir)
+	}
+	p.record.Image, p.record.Identity = img.path, img.identity()
+
+	// A layer is mapped exactly when its owner on disk is not the one that the container must see.
+	lower := Lower{Dir: img.dir, Map: img.isShifted(p.view.MaxID) != p.view.Mapped}
+	p.owner = img.stat.Uid
+	if !lower.Map {
+		return lower, nil
+	}
+	p.owner = userns.Swap(p.owner, p.view.MaxID)
+	if !copied && !img.onOverlay() {
+		return lower, nil
+	}
+	if s.opts.NeverCopy {
+		return Lower{}, fmt.Errorf("image %q %w", img.path, ErrCannotMap)
+	}
+	layer, dir, err := s.shiftedCopy(ctx, host, img, p.id, p.view.MaxID)
+	if err != nil {
+		return Lower{}, err
+	}
+	p.files = append(p.files, dir)
+	p.record.Lowers = []string{layer}
+	return Lower{Dir: dir}, nil
+}
+
 // build makes what p describes and makes it h's. The lock of the handle is held from the first look to the last rename.
-func (s *Store) build(ctx context.Context, h Handle, host hostRecord, p *plan, step func(string)) (_ *Volume, err error) {
+func (s *Store) build(ctx context.Context, h Handle, host hostRecord, p *plan, reqs []CopyRequest, step func(string)) (_ *Volume, err error) {
 	unlock, err := s.lock(ctx, h)
 	if err != nil {
 		return nil, err
@@ -208,15 +252,34 @@ func (s *Store) build(ctx context.Context, h Handle, host hostRecord, p *plan, s
 		return nil, err
 	}
 	p.recorded = true
-	if err := s.makeMountPoint(p.id, !p.view.Mapped); err != nil {
+	if err := s.makeMountPoints(p); err != nil {
 		return nil, err
 	}
-	if err := s.opts.Driver.Mount(ctx, host.Features, p.view); err != nil {
-		return nil, err
+	v := &Volume{ID: p.id}
+	if p.view.Lowers != nil {
+		if err := s.opts.Driver.Mount(ctx, host.Features, p.view); err != nil {
+			return nil, err
+		}
+		if err := verify(p); err != nil {
+			return nil, err
+		}
+		v.Root = p.view.Target
+		step("mount")
 	}
-	step("mount")
-	if err := verify(p); err != nil {
-		return nil, err
+	for n, view := range p.copies {
+		if err := s.mountCopy(ctx, host, p, view, n); err != nil {
+			return nil, err
+		}
+		v.Copies = append(v.Copies, view.Target)
+		step("cache")
+	}
+	for _, c := range reqs {
+		if c.At == "" || v.Root == "" {
+			continue
+		}
+		if err := makeDestination(v.Root, c.At, p.view.Root()); err != nil {
+			return nil, err
+		}
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -225,7 +288,7 @@ func (s *Store) build(ctx context.Context, h Handle, host hostRecord, p *plan, s
 		return nil, err
 	}
 	step("publish")
-	return &Volume{ID: p.id, Root: p.view.Target}, nil
+	return v, nil
 }
 
 // lock takes the store's shared lock and h's own, in this order, and returns what releases both.
@@ -249,28 +312,41 @@ func (s *Store) makeLayer(id string, r layerRecord) error {
 	if err := os.Mkdir(s.path("layers", id), 0o700); err != nil {
 		return err
 	}
+	return writeRecord(s.path("layers", id, "layer.json"), r)
+}
+
+// writeRecord writes a record that need not survive a power cut, and that nobody reads before it is written.
+func writeRecord(path string, r layerRecord) error {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(s.path("layers", id, "layer.json"), append(b, '\n'), 0o600)
+	return os.WriteFile(path, append(b, '\n'), 0o600)
 }
 
-// makeMountPoint makes mnt/ID/rootfs. An unprivileged container's init crosses mnt/ID as the mapped root, so it needs o+x. A privileged one
-// comes as root, and nobody else should reach the setuid-root files that it may write.
-func (s *Store) makeMountPoint(id string, privileged bool) error {
+// makeMountPoints makes mnt/ID with a directory for each mount, and the directories of the copies' uppers. An unprivileged container's
+// init crosses mnt/ID as the mapped root, so it needs o+x. A privileged one comes as root, and nobody else should reach the setuid-root
+// files that it may write.
+func (s *Store) makeMountPoints(p *plan) error {
 	mode := os.FileMode(0o711)
-	if privileged {
+	if !p.view.Mapped {
 		mode = 0o700
 	}
-	dir := s.path("mnt", id)
-	// Chmod as well: the mode of mkdir(2) is less the umask, which is the server's.
-	for _, f := range []func() error{
-		func() error { return os.Mkdir(dir, mode) },
-		func() error { return os.Chmod(dir, mode) },
-		func() error { return os.Mkdir(dir+"/rootfs", 0o755) },
-	} {
-		if err := f(); err != nil {
+	dir := s.path("mnt", p.id)
+	if err := os.Mkdir(dir, mode); err != nil {
+		return err
+	}
+	// The mode of mkdir(2) is less the umask, which is the server's.
+	if err := os.Chmod(dir, mode); err != nil {
+		return err
+	}
+	if p.view.Lowers != nil {
+		if err := os.Mkdir(p.view.Target, 0o755); err != nil {
+			return err
+		}
+	}
+	for _, v := range p.copies {
+		if err := errors.Join(os.Mkdir(v.Target, 0o755), os.Mkdir(v.Layers+"/"+v.Upper, 0o700)); err != nil {
 			return err
 		}
 	}
@@ -281,7 +357,16 @@ func (s *Store) makeMountPoint(id string, privileged bool) error {
 // A mount in another mount namespace, an upper that was mounted read-only without an error, an image that changed its owner
 // meanwhile: all of these look like success to the calls that made them.
 func verify(p *plan) error {
-	root := p.view.Target
+	if err := verifyMount(p.view.Target, p.owner, "image "+strconv.Quote(p.record.Image)); err != nil {
+		return err
+	}
+	if p.view.Mapped {
+		return verifyWay(filepath.Dir(p.view.Target))
+	}
+	return nil
+}
+
+func verifyMount(root string, owner uint32, like string) error {
 	var st, above unix.Stat_t
 	if err := unix.Lstat(root, &st); err != nil {
 		return &os.PathError{Op: "verify", Path: root, Err: err}
@@ -298,11 +383,8 @@ func verify(p *plan) error {
 		return fmt.Errorf("verify %q: nothing is mounted there; do mounts of this process stay in its mount namespace?", root)
 	case fs.Flags&unix.ST_RDONLY != 0:
 		return fmt.Errorf("verify %q: it was mounted read-only: %w", root, unix.EROFS)
-	case st.Uid != p.owner:
-		return fmt.Errorf("verify %q: it belongs to uid %d, not to %d as image %q should", root, st.Uid, p.owner, p.record.Image)
-	}
-	if p.view.Mapped {
-		return verifyWay(filepath.Dir(root))
+	case st.Uid != owner:
+		return fmt.Errorf("verify %q: it belongs to uid %d, not to %d as %s should", root, st.Uid, owner, like)
 	}
 	return nil
 }

@@ -13,7 +13,8 @@ import (
 
 // Deleted says what a Delete did.
 type Deleted struct {
-	ID string // of the container that is gone; empty if there was none
+	ID     string    // of the container that is gone; empty if there was none
+	Copies []CopyEnd // what became of its copies
 }
 
 // Delete removes all that the store has of container h, in whatever state it is. An unknown handle is success, touches nothing, and
@@ -59,43 +60,47 @@ func (s *Store) remove(ctx context.Context, h Handle, step func(string)) (Delete
 		}
 	}
 	step("lock")
-	if err := s.forgetSteps(ctx, st, h, id, step); err != nil {
-		return Deleted{}, err
+	ends, err := s.dismantle(ctx, id, step)
+	if err == nil {
+		err = s.removeEntry(st, h)
 	}
-	return Deleted{ID: id}, nil
+	return Deleted{ID: id, Copies: ends}, err
 }
 
 // forget removes what the entry of h in st leads to, then the entry. The caller holds h's lock.
 func (s *Store) forget(ctx context.Context, st state, h Handle, id string) error {
-	return s.forgetSteps(ctx, st, h, id, func(string) {})
-}
-
-func (s *Store) forgetSteps(ctx context.Context, st state, h Handle, id string, step func(string)) error {
-	if err := s.dismantle(ctx, id); err != nil {
+	if _, err := s.dismantle(ctx, id, func(string) {}); err != nil {
 		return err
 	}
-	step("remove")
 	return s.removeEntry(st, h)
 }
 
-// dismantle unmounts and removes everything that is named id: first the mounts, then the mount points, then the layer. Each part may be
-// absent, so it can be stopped at any point and done again.
-func (s *Store) dismantle(ctx context.Context, id string) error {
-	dir := s.path("mnt", id)
-	if err := s.opts.Driver.Unmount(ctx, dir); err != nil {
-		return err
+// dismantle unmounts and removes everything that is named id: first the mounts, then the mount points, then what its copies are worth keeping for
+// is kept, then the layer. Each part may be absent, so it can be stopped at any point and done again.
+func (s *Store) dismantle(ctx context.Context, id string, step func(string)) (ends []CopyEnd, err error) {
+	if err := s.opts.Driver.Unmount(ctx, s.path("mnt", id)); err != nil {
+		return nil, err
 	}
 	if err := removeBelow(ctx, s.path("mnt"), id); err != nil {
-		return err
+		return nil, err
 	}
+	step("unmount")
 	var r layerRecord
 	// Without a record, or with a torn one, no layer of ours is known to be in use by this one.
 	if err := durable.ReadJSON(s.path("layers", id, "layer.json"), &r); err == nil {
 		if err := s.unuse(id, r.Lowers); err != nil {
-			return err
+			return nil, err
+		}
+		if len(r.Copies) > 0 {
+			if ends, err = s.endCopies(ctx, id, r); err != nil {
+				return ends, err
+			}
+			step("caches")
 		}
 	}
-	return s.opts.Driver.Remove(ctx, s.path("layers"), id)
+	err = s.opts.Driver.Remove(ctx, s.path("layers"), id)
+	step("remove")
+	return ends, err
 }
 
 // removeBelow removes name below the store's directory dir by descriptor.

@@ -41,6 +41,17 @@ type Driver interface {
 	// Usage is what an upper takes on disk of its own. It answers within ctx, if need be with a part, see Usage.Partial.
 	Usage(ctx context.Context, layers, name string) (LayerUsage, error)
 
+	// Changed says whether an unmounted upper differs from the layer below it ("": from an empty directory): a name in it, or other
+	// attributes of its top directory than its times.
+	Changed(layers, upper, below string) (bool, error)
+
+	// Seal makes an unmounted upper an immutable layer, in place: it becomes what a lower layer needs and nothing more. Doing it twice is the same.
+	Seal(ctx context.Context, layers, upper string) error
+
+	// Merge makes the layer into, an existing directory that is empty but for the store's files, of the layers from, top first: in their place it
+	// shows the same. bottom: it stands on nothing. The layers are unmounted or immutable, and it may share inodes with them.
+	Merge(ctx context.Context, layers string, from []string, into string, bottom bool) error
+
 	// Remove removes what Mount made below layers/name, which nobody has mounted, and the directory itself. Absent is success. It
 	// needs no free space.
 	Remove(ctx context.Context, layers, name string) error
@@ -84,8 +95,13 @@ func (v View) Root() uint32 {
 
 // Lower is one immutable layer of a view.
 type Lower struct {
-	Dir *os.File // an O_PATH directory; Dir.Name() is a path that leads to it
-	Map bool     // it has to be shown under the other ownership
+	// Dir is an O_PATH directory, outside of the store or in it; Dir.Name() is a path that leads to it. Map: it has to be shown under the
+	// other ownership.
+	Dir *os.File
+	Map bool
+
+	// Layer, instead of Dir, is a layer of this driver below View.Layers, owned as the upper is.
+	Layer string
 }
 
 // LayerUsage is what one layer takes on disk.

@@ -22,6 +22,12 @@ type Options struct {
 	// per image.
 	NeverCopy bool
 
+	// Keep, if not nil, is asked at the end of each copy whether it shall become its stack's next generation. A reason: it shall not.
+	// Without it nothing is kept.
+	Keep func(ctx context.Context, e *Ended) (reason string, err error)
+	// MaxLayers is how many layers a stack may have before they are merged; 0 is 8.
+	MaxLayers int
+
 	// Warn, if not nil, is told of what went less than well and did not fail the call. It may be called from the goroutine of the call only.
 	Warn func(error)
 	// Trace, if not nil, is told after each step of a call how long it took.
@@ -161,10 +167,15 @@ func (s *Store) probe(ctx context.Context) (f Features, err error) {
 	}
 	v := View{Target: s.path("mnt", id, "rootfs"), Layers: s.path("layers"), Upper: id, Warn: s.opts.Warn}
 	if err := errors.Join(os.MkdirAll(v.Target, 0o711), os.Mkdir(s.path("layers", id), 0o700)); err != nil {
-		return f, errors.Join(err, s.dismantle(ctx, id))
+		return f, errors.Join(err, s.unprobe(ctx, id))
 	}
 	f, err = s.opts.Driver.Probe(ctx, v)
-	return f, errors.Join(err, s.dismantle(ctx, id))
+	return f, errors.Join(err, s.unprobe(ctx, id))
+}
+
+func (s *Store) unprobe(ctx context.Context, id string) error {
+	_, err := s.dismantle(ctx, id, func(string) {})
+	return err
 }
 
 // bootKey names this boot and this user namespace: what was found out in one need not hold in another.

@@ -81,7 +81,12 @@ func (d *Driver) Mount(ctx context.Context, f volumes.Features, v volumes.View) 
 	o := mnt.Overlay{Volatile: f.Volatile, UserXattr: f.UserXattr}
 	for i, l := range v.Lowers {
 		dir := l.Dir
-		if l.Map {
+		switch {
+		case l.Layer != "":
+			if dir, err = m.openAt(layers, l.Layer+"/fs"); err != nil {
+				return err
+			}
+		case l.Map:
 			if dir, err = m.mapped(dir, fmt.Sprintf("lower-%d", i)); err != nil {
 				return fmt.Errorf("layer %q %w: %w", l.Dir.Name(), volumes.ErrCannotMap, err)
 			}

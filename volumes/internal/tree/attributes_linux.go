@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -56,6 +57,48 @@ func CopyTop(src, dst *os.File, warn func(error)) error {
 	return nil
 }
 
+// SameTop says whether two directories have the same mode, owner and extended attributes, overlayfs's own not counted.
+func SameTop(a, b *os.File) (bool, error) {
+	var sa, sb unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(a.Fd()), &sa), unix.Fstat(int(b.Fd()), &sb)); err != nil {
+		return false, os.NewSyscallError("fstat", err)
+	}
+	if sa.Mode != sb.Mode || sa.Uid != sb.Uid || sa.Gid != sb.Gid {
+		return false, nil
+	}
+	xa, err := readXattrs(a)
+	if err != nil {
+		return false, err
+	}
+	xb, err := readXattrs(b)
+	return maps.Equal(xa, xb), err
+}
+
+func readXattrs(f *os.File) (map[string]string, error) {
+	path := procPath(int(f.Fd()), ".")
+	names, err := listXattrs(path)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]string{}
+	for _, name := range names {
+		if isOverlays(name) {
+			continue
+		}
+		v, err := getXattr(path, name)
+		if err != nil {
+			return nil, fmt.Errorf("read attribute %q: %w", name, err)
+		}
+		all[name] = string(v)
+	}
+	return all, nil
+}
+
+// isOverlays says whether an attribute is overlayfs's own.
+func isOverlays(name string) bool {
+	return strings.HasPrefix(name, "trusted.overlay.") || strings.HasPrefix(name, "user.overlay.")
+}
+
 // copyXattrs copies every extended attribute except overlayfs's own.
 //
 // There is no *at form of these calls that old kernels have, so the name goes through /proc/self/fd: the directory is a
@@ -67,7 +110,7 @@ func copyXattrs(src int, srcName string, dst int, dstName string, o CopyOptions)
 		return err
 	}
 	for _, name := range names {
-		if strings.HasPrefix(name, "trusted.overlay.") || strings.HasPrefix(name, "user.overlay.") {
+		if isOverlays(name) {
 			continue
 		}
 		value, err := getXattr(from, name)

@@ -24,19 +24,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxID returns the host id that is root in an unprivileged container: the highest id that both /proc/self/uid_map and
-// /proc/self/gid_map hold. In the initial user namespace that is 4294967294. Guardian takes the smaller of the two maxima,
-// each over all lines.
+// MaxID returns the host id that is root in an unprivileged container: the highest id of /proc/self/uid_map, over all its lines. In
+// the initial user namespace that is 4294967294. Guardian takes it for groups as well, and never reads gid_map
+// (code.cloudfoundry.org/idmapper, max_valid_uid.go; guardiancmd/command.go).
 func MaxID() (uint32, error) {
-	uid, err := maxOf("/proc/self/uid_map")
+	m, err := maxOf("/proc/self/uid_map")
 	if err != nil {
 		return 0, err
 	}
-	gid, err := maxOf("/proc/self/gid_map")
-	if err != nil {
-		return 0, err
-	}
-	m := min(uid, gid)
 	if m < 2 {
 		return 0, fmt.Errorf("this user namespace has only ids up to %d: no room for unprivileged containers", m)
 	}

@@ -1,0 +1,443 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
+	"github.com/concourse/bc-image-plugin/volumes/internal/tree"
+	"github.com/concourse/bc-image-plugin/volumes/internal/userns"
+	"golang.org/x/sys/unix"
+)
+
+// CopyRequest asks for a private, writable copy of a stack's current generation.
+type CopyRequest struct {
+	Stack string // see ValidStack
+
+	// At, if not empty, is an absolute path below the root file system at which a directory is made for the copy to be mounted on by
+	// the container's runtime. Symlinks of the image are resolved inside the root, never to the host.
+	At string
+
+	// Policy is kept with the copy and given to Options.Keep. It must not hold secrets.
+	Policy string
+}
+
+// Ended is a copy whose container is being deleted: unmounted, and about to become the stack's next generation, or nothing.
+type Ended struct {
+	Stack     string
+	Policy    string // of the CopyRequest
+	Committed bool   // by CommitCopies
+
+	dir *os.File // the top of what the container changed
+}
+
+// Mode returns the type and permissions of a file at the top of what the container changed, without following a symlink. fs.ErrNotExist: there is none.
+func (e *Ended) Mode(name string) (os.FileMode, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(e.dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return 0, &os.PathError{Op: "stat", Path: name, Err: err}
+	}
+	mode := os.FileMode(st.Mode & 0o777)
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+	case unix.S_IFDIR:
+		mode |= os.ModeDir
+	case unix.S_IFLNK:
+		mode |= os.ModeSymlink
+	default:
+		mode |= os.ModeIrregular
+	}
+	return mode, nil
+}
+
+// Remove removes a name, file or tree, at the top of what the container changed, so that no generation has it. Times of the top stay.
+func (e *Ended) Remove(ctx context.Context, name string) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(e.dir.Fd()), &st); err != nil {
+		return os.NewSyscallError("fstat", err)
+	}
+	if err := tree.Remove(ctx, int(e.dir.Fd()), name); err != nil {
+		return err
+	}
+	times := []unix.Timespec{st.Atim, st.Mtim}
+	return os.NewSyscallError("utimensat", unix.UtimesNanoAt(int(e.dir.Fd()), ".", times, 0))
+}
+
+// CopyEnd says what became of a copy.
+type CopyEnd struct {
+	Stack      string
+	Promoted   bool
+	Reason     string // why it was dropped
+	Generation uint64 // the new one
+	Layers     int    // of the new generation
+	Bytes      uint64 // of the new layer
+	Entries    uint64 // files and directories of the new layer
+	Merged     int    // how many layers were merged into the new one
+}
+
+// copyRecord is what a container's record keeps of a copy.
+type copyRecord struct {
+	Stack      string   `json:"stack"`
+	Policy     string   `json:"policy,omitempty"`
+	Generation uint64   `json:"generation"`
+	Base       string   `json:"base,omitempty"`      // topmost layer of that generation
+	BaseBoot   string   `json:"base_boot,omitempty"` // in which it was published
+	Layers     []string `json:"layers,omitempty"`    // of it that are served, top first
+}
+
+func (c copyRecord) top() stackTop { return stackTop{c.Generation, c.Base, c.BaseBoot} }
+
+// copyName names the copy's mount point below mnt/ID and its upper below layers/ID.
+func copyName(n int) string { return fmt.Sprintf("cache-%d", n) }
+
+// copyUser is the name by which the container's copy n marks the layers it uses; sealedName that of the layer it may become.
+func copyUser(id string, n int) string   { return fmt.Sprintf("%s.%d", id, n) }
+func sealedName(id string, n int) string { return fmt.Sprintf("%s-%d", id, n) }
+
+// planCopy marks the current generation of a stack as used and describes its view.
+func (s *Store) planCopy(host hostRecord, p *plan, n int, req CopyRequest) error {
+	name := req.Stack
+	if p.view.Mapped && !p.view.UpperMapped {
+		name += shiftedSuffix // uppers belong to the mapped root on disk here, and no other container could read them as its own
+	}
+	if !ValidStack(name) {
+		return fmt.Errorf("%w stack name %q", ErrInvalid, name)
+	}
+	t, layers, err := s.useStack(name, copyUser(p.id, n), shortBoot(host.Boot))
+	if err != nil {
+		return err
+	}
+	p.record.Copies = append(p.record.Copies, copyRecord{
+		Stack: name, Policy: req.Policy, Generation: t.generation, Base: t.layer, BaseBoot: t.boot, Layers: layers,
+	})
+	v := p.view // ownership and namespace are the container's
+	v.Target = s.path("mnt", p.id, copyName(n))
+	v.Upper = p.id + "/" + copyName(n)
+	v.Lowers = nil
+	for _, l := range layers {
+		v.Lowers = append(v.Lowers, Lower{Layer: l})
+	}
+	p.copies = append(p.copies, v)
+	return nil
+}
+
+// mountCopy mounts the view of copy n and looks whether it is right.
+func (s *Store) mountCopy(ctx context.Context, host hostRecord, p *plan, v View, n int) error {
+	if err := s.opts.Driver.Mount(ctx, host.Features, v); err != nil {
+		return fmt.Errorf("cache %s: %w", p.record.Copies[n].Stack, err)
+	}
+	owner := v.Root()
+	if len(v.Lowers) > 0 { // a container may have given the top of its cache to somebody else
+		var st unix.Stat_t
+		top := s.path("layers", v.Lowers[0].Layer, "fs")
+		if err := unix.Lstat(top, &st); err != nil {
+			return &os.PathError{Op: "stat", Path: top, Err: err}
+		}
+		if owner = st.Uid; v.UpperMapped {
+			owner = userns.Swap(owner, v.MaxID)
+		}
+	}
+	return verifyMount(v.Target, owner, "cache "+p.record.Copies[n].Stack)
+}
+
+// endCopies decides what becomes of each copy of container id, and takes its marks off. What cannot be promoted is dropped and said so: it
+// never fails a delete. Only what cannot be cleaned up does.
+func (s *Store) endCopies(ctx context.Context, id string, r layerRecord) ([]CopyEnd, error) {
+	var ends []CopyEnd
+	for n, c := range r.Copies {
+		if !ValidStack(c.Stack) || (c.Base != "" && !isLayer(c.Base)) {
+			continue // a torn or foreign record
+		}
+		end, err := s.promote(ctx, id, n, c)
+		if err != nil {
+			end = CopyEnd{Stack: c.Stack, Reason: err.Error()}
+			s.warn(fmt.Errorf("cache %s is not promoted: %w", c.Stack, err))
+			if err := s.dropSealed(ctx, id, n, c); err != nil {
+				return ends, err
+			}
+		}
+		if err := s.release(id, n, c); err != nil {
+			return ends, err
+		}
+		ends = append(ends, end)
+	}
+	return ends, nil
+}
+
+// promote makes the copy the stack's next generation, if it is to be, and can. It can be killed at any point and done again.
+func (s *Store) promote(ctx context.Context, id string, n int, c copyRecord) (CopyEnd, error) {
+	end := CopyEnd{Stack: c.Stack}
+	drop := func(reason string) (CopyEnd, error) {
+		end.Reason = reason
+		return end, s.dropSealed(ctx, id, n, c)
+	}
+	sealed := sealedName(id, n)
+	if !exists(s.path("layers", sealed)) {
+		reason, err := s.prepare(ctx, id, n, c, &end)
+		if err != nil {
+			return end, err
+		}
+		if reason != "" {
+			return drop(reason)
+		}
+	}
+	t, ok, err := s.publish(ctx, c.Stack, c.top(), sealed)
+	if err != nil {
+		return end, err
+	}
+	if !ok {
+		return drop(fmt.Sprintf("overtaken: it was made from generation %d, and %d is current", c.Generation, t.generation))
+	}
+	layers, err := s.chain(sealed)
+	end.Promoted, end.Generation, end.Layers = true, t.generation, len(layers)
+	return end, err
+}
+
+// release takes the copy's mark off the layers it was made from. If these are no longer the stack's current ones, the stack's own mark goes
+// with it: only now, since whoever put another generation in their place may have been killed before.
+func (s *Store) release(id string, n int, c copyRecord) error {
+	if c.Base == "" {
+		return nil
+	}
+	t, err := s.top(c.Stack)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	if t.layer != c.Base {
+		if err := os.Remove(s.path("layers", c.Base, "users", c.Stack)); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	return s.unmarkLayer(c.Base, copyUser(id, n))
+}
+
+// prepare makes the layer layers/ID-N of the copy, with its parent and users, ready to be published. A reason instead of an error: the copy
+// is not to be kept.
+func (s *Store) prepare(ctx context.Context, id string, n int, c copyRecord, end *CopyEnd) (reason string, err error) {
+	upper := id + "/" + copyName(n)
+	if !exists(s.path("layers", upper, "fs")) {
+		return "it was never finished", nil
+	}
+	if reason, err = s.keep(ctx, upper, c); reason != "" || err != nil {
+		return reason, err
+	}
+	below := ""
+	if len(c.Layers) > 0 {
+		below = c.Layers[0]
+	}
+	changed, err := s.opts.Driver.Changed(s.path("layers"), upper, below)
+	if err != nil {
+		return "", err
+	}
+	if !changed {
+		return "unchanged", nil
+	}
+	s.makeOldDurable(ctx, c.Layers)
+
+	u, err := s.measureLayer(ctx, upper)
+	if err != nil {
+		return "", err
+	}
+	end.Bytes, end.Entries = u.Bytes, u.Entries
+	parent, merge, err := s.whatToMerge(c.Layers, u)
+	if err != nil {
+		return "", err
+	}
+	from := upper
+	if merge == nil {
+		if err := s.opts.Driver.Seal(ctx, s.path("layers"), upper); err != nil {
+			return "", err
+		}
+	} else {
+		from = id + "/merged-" + copyName(n)
+		if err := removeBelow(ctx, s.path("layers"), from); err != nil { // of a try that was killed
+			return "", err
+		}
+		if err := os.Mkdir(s.path("layers", from), 0o700); err != nil {
+			return "", err
+		}
+		merge = append([]string{upper}, merge...)
+		if err := s.opts.Driver.Merge(ctx, s.path("layers"), merge, from, parent == ""); err != nil {
+			return "", err
+		}
+		end.Merged = len(merge)
+		if u, err = s.measureLayer(ctx, from); err != nil {
+			return "", err
+		}
+	}
+	return "", s.seal(from, sealedName(id, n), parent, c.Stack, u)
+}
+
+// seal gives the layer in from its record, parent and users, and then its name.
+func (s *Store) seal(from, sealed, parent, stack string, u tree.Usage) error {
+	dir := s.path("layers", from)
+	if err := writeRecord(dir+"/layer.json", layerRecord{Kind: kindCache, Created: time.Now().UTC(), Stack: stack, Bytes: u.Bytes, Entries: u.Entries}); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir+"/users", 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	if err := touch(dir + "/users/" + stack); err != nil {
+		return err
+	}
+	if parent != "" {
+		if err := os.Symlink(parent, dir+"/parent"); err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		if err := s.markLayer(parent, sealed); err != nil {
+			return err
+		}
+	}
+	return os.Rename(dir, s.path("layers", sealed))
+}
+
+// keep asks the owner of the store's policy. It may change the top of the upper, such as take a marker off.
+func (s *Store) keep(ctx context.Context, upper string, c copyRecord) (reason string, err error) {
+	if s.opts.Keep == nil {
+		return "nothing is kept", nil
+	}
+	dir, err := os.OpenFile(s.path("layers", upper, "fs"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return "", err
+	}
+	defer dir.Close()
+	return s.opts.Keep(ctx, &Ended{Stack: c.Stack, Policy: c.Policy, Committed: exists(s.path("layers", upper, "commit")), dir: dir})
+}
+
+// dropSealed undoes what prepare made outside of the container's own layer.
+func (s *Store) dropSealed(ctx context.Context, id string, n int, c copyRecord) error {
+	sealed := sealedName(id, n)
+	if t, err := s.top(c.Stack); err == nil && t.layer == sealed {
+		return nil // it is published
+	}
+	if exists(s.path("layers", sealed)) {
+		return s.unmarkLayer(sealed, c.Stack)
+	}
+	// Sealing may have got as far as the mark in the parent; which one that is depends on what was merged.
+	for _, l := range c.Layers {
+		if err := os.Remove(s.path("layers", l, "users", sealed)); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	return nil
+}
+
+// whatToMerge returns the layer that the new one will stand on ("": none), and which layers below the new one are merged into it, top first.
+//
+// With more than maxLayers, all above the bottom are merged: their cost follows what was changed since the bottom was made. When
+// the changes outweigh the bottom it is merged as well, so a stack never takes much more than twice what it shows.
+func (s *Store) whatToMerge(layers []string, u tree.Usage) (parent string, merge []string, err error) {
+	if len(layers) == 0 {
+		return "", nil, nil
+	}
+	above, bottom := layers[:len(layers)-1], layers[len(layers)-1]
+	limit := s.opts.MaxLayers
+	if limit == 0 {
+		limit = maxLayers
+	}
+	if len(layers) < limit {
+		return layers[0], nil, nil
+	}
+	changed := u
+	for _, l := range above {
+		r := s.layerInfo(l)
+		changed.Bytes += r.Bytes
+		changed.Entries += r.Entries
+	}
+	b := s.layerInfo(bottom)
+	if changed.Bytes > b.Bytes || changed.Entries > b.Entries || len(above) == 0 {
+		return "", layers, nil
+	}
+	return bottom, above, nil
+}
+
+// layerInfo is a layer's record; one that a power cut left empty counts as nothing.
+func (s *Store) layerInfo(layer string) layerRecord {
+	var r layerRecord
+	if err := durable.ReadJSON(s.path("layers", layer, "layer.json"), &r); err != nil {
+		return layerRecord{}
+	}
+	return r
+}
+
+func (s *Store) measureLayer(ctx context.Context, layer string) (tree.Usage, error) {
+	dir, err := os.OpenFile(s.path("layers", layer), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return tree.Usage{}, err
+	}
+	defer dir.Close()
+	u, err := tree.Measure(ctx, int(dir.Fd()), "fs", 0)
+	if err == nil && u.Partial {
+		err = ctx.Err()
+	}
+	return u, err
+}
+
+const (
+	// settled is how old a layer is when the kernel has written it back by itself (vm.dirty_expire_centisecs is 30 s), so that
+	// flushing it costs little.
+	settled = 40 * time.Second
+	// durableEntries bounds how many files one delete flushes.
+	durableEntries = 1000
+)
+
+// makeOldDurable flushes those of the layers that are not durable yet and settled, within bounds. It is done before a new layer is put on
+// them, not for the new one: flushing what was just written waits for the disk, and for the neighbours' journal.
+//
+// A failure is only told: the layer stays as it is, good until the next reboot.
+func (s *Store) makeOldDurable(ctx context.Context, layers []string) {
+	budget := uint64(durableEntries)
+	for i := len(layers) - 1; i >= 0; i-- { // from the bottom: a mark is worth nothing above one that lacks it
+		l := layers[i]
+		if s.isDurable(l) {
+			continue
+		}
+		r := s.layerInfo(l)
+		full := len(layers)+1 >= maxLayers // merging is about to cost more anyway
+		if time.Since(r.Created) < settled || (r.Entries > budget && !full) {
+			return
+		}
+		if err := s.makeDurable(ctx, l); err != nil {
+			s.warn(err)
+			return
+		}
+		budget -= min(budget, r.Entries)
+	}
+}
+
+func exists(path string) bool {
+	var st unix.Stat_t
+	return unix.Lstat(path, &st) == nil
+}
+
+// CommitCopies says that all copies of the live container h are good, as a person sees it: Options.Keep is told at their end. It
+// returns how many there are.
+func (s *Store) CommitCopies(ctx context.Context, h Handle) (int, error) {
+	st, id, err := s.find(h)
+	if err == nil && st != stateLive {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return 0, fmt.Errorf("commit the caches of %q: %w", h.name, err)
+	}
+	unlock, err := s.lock(ctx, h)
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
+	for n := 0; ; n++ {
+		err := touch(s.path("layers", id, copyName(n), "commit"))
+		if errors.Is(err, unix.ENOENT) && n > 0 {
+			return n, nil
+		}
+		if errors.Is(err, unix.ENOENT) {
+			return 0, fmt.Errorf("commit the caches of %q: %w: it has none", h.name, ErrNotFound)
+		}
+		if err != nil {
+			return n, fmt.Errorf("commit the caches of %q: %w", h.name, s.hint(err))
+		}
+	}
+}

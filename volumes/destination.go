@@ -1,0 +1,69 @@
+package volumes
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// makeDestination makes the directory at below root, with those above it, owned by the container's root: the runtime mounts a cache on it.
+// What is there already is used. Every look-up happens inside root: an absolute symlink of the image, or one with "..", leads to
+// where it leads for the container (openat2(2) RESOLVE_IN_ROOT).
+func makeDestination(root, at string, owner uint32) error {
+	top, err := os.OpenFile(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer top.Close()
+	parent := top
+	names := strings.Split(strings.TrimPrefix(path.Clean("/"+at), "/"), "/")
+	for i, name := range names {
+		here := "/" + strings.Join(names[:i+1], "/")
+		dir, err := openInRoot(top, here)
+		if errors.Is(err, unix.ENOENT) {
+			if err = unix.Mkdirat(int(parent.Fd()), name, 0o755); err == nil {
+				err = unix.Fchownat(int(parent.Fd()), name, int(owner), int(owner), unix.AT_SYMLINK_NOFOLLOW)
+			}
+			if err == nil {
+				err = unix.Fchmodat(int(parent.Fd()), name, 0o755, 0)
+			}
+			if err == nil {
+				dir, err = openInRoot(top, here)
+			}
+		}
+		if parent != top {
+			parent.Close()
+		}
+		if errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("%w cache path %q: %q is a symlink to nowhere in the image", ErrInvalid, at, here)
+		}
+		if err != nil {
+			return fmt.Errorf("make the cache path %q in the root file system: %q: %w", at, here, err)
+		}
+		parent = dir
+	}
+	if parent != top {
+		return parent.Close()
+	}
+	return nil
+}
+
+func openInRoot(root *os.File, name string) (*os.File, error) {
+	for {
+		fd, err := unix.Openat2(int(root.Fd()), name, &unix.OpenHow{
+			Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+		})
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return os.NewFile(uintptr(fd), name), nil
+	}
+}

@@ -1,0 +1,231 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
+	"golang.org/x/sys/unix"
+)
+
+// StackInfo is one stack as Stacks sees it.
+type StackInfo struct {
+	Name       string
+	Generation uint64
+	Layers     int
+	Bytes      uint64 // of all its layers
+	Entries    uint64 // files and directories of all its layers: what it shows, and what newer layers hide
+	LastUsed   time.Time
+	Users      int // live containers whose copies were made from it
+}
+
+// Stacks returns all stacks of the store that have a generation, in no order. It looks at every one of them, so it is for people and for eviction. A
+// damaged stack is returned with what is known of it.
+func (s *Store) Stacks(ctx context.Context) ([]StackInfo, error) {
+	names, err := readNames(s.path("caches"))
+	if err != nil {
+		return nil, err
+	}
+	var all []StackInfo
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if !ValidStack(name) {
+			continue
+		}
+		i, err := s.stackInfo(name)
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			s.warn(err)
+		}
+		all = append(all, i)
+	}
+	return all, nil
+}
+
+func (s *Store) stackInfo(name string) (StackInfo, error) {
+	i := StackInfo{Name: name}
+	info, err := os.Lstat(s.path("caches", name))
+	if errors.Is(err, unix.ENOENT) {
+		return i, ErrNotFound
+	}
+	if err != nil {
+		return i, err
+	}
+	i.LastUsed = info.ModTime()
+	t, err := s.top(name)
+	if err != nil {
+		return i, err
+	}
+	i.Generation = t.generation
+	layers, err := s.chain(t.layer)
+	if err != nil {
+		return i, fmt.Errorf("stack %s: %w", name, err)
+	}
+	i.Layers = len(layers)
+	for _, l := range layers {
+		r := s.layerInfo(l)
+		i.Bytes += r.Bytes
+		i.Entries += r.Entries
+		users, err := readNames(s.path("layers", l, "users"))
+		if err != nil {
+			return i, err
+		}
+		for _, u := range users {
+			if strings.Contains(u, ".") { // a container's copy, see copyUser
+				i.Users++
+			}
+		}
+	}
+	return i, nil
+}
+
+// DropStack forgets the stack's generation. Containers that have a copy of it keep what they see, and do not promote it. [ErrNotFound]: it has none.
+func (s *Store) DropStack(ctx context.Context, name string) error {
+	if !ValidStack(name) {
+		return fmt.Errorf("%w cache ID %q: it has to be 64 hex digits", ErrInvalid, name)
+	}
+	_, err := s.dropStack(ctx, name, false)
+	if err != nil {
+		return fmt.Errorf("drop cache %s: %w", name, s.hint(err))
+	}
+	return nil
+}
+
+// dropStack reports whether it dropped the stack: with unused, one whose top a container uses stays.
+func (s *Store) dropStack(ctx context.Context, name string, unused bool) (bool, error) {
+	t, err := s.unpublish(ctx, name, unused)
+	if err != nil || t.layer == "" {
+		return false, err
+	}
+	return true, s.unmarkLayer(t.layer, name)
+}
+
+func (s *Store) unpublish(ctx context.Context, name string, unused bool) (stackTop, error) {
+	unlock, err := s.lockStack(ctx, name)
+	if err != nil {
+		return stackTop{}, err
+	}
+	defer unlock()
+	t, err := s.top(name)
+	if err != nil && t.layer == "" && !errors.Is(err, ErrNotFound) && !unused {
+		// A damaged pointer: dropping is what helps.
+		return t, os.RemoveAll(s.path("caches", name))
+	}
+	if err != nil {
+		return stackTop{}, err
+	}
+	if unused {
+		users, err := readNames(s.path("layers", t.layer, "users"))
+		if err != nil || slices.ContainsFunc(users, func(u string) bool { return u != name }) {
+			return stackTop{}, err
+		}
+	}
+	if err := os.Remove(s.stackPointer(name)); err != nil {
+		return t, err
+	}
+	if err := os.Remove(s.path("caches", name, "next")); err != nil && !errors.Is(err, unix.ENOENT) {
+		return t, err
+	}
+	return t, os.Remove(s.path("caches", name))
+}
+
+// Bounds limit all stacks together. Zero values do not limit.
+type Bounds struct {
+	MaxBytes uint64        // of all layers
+	MaxAge   time.Duration // since a container last began to use the stack
+}
+
+// Evict drops the stacks that were not used for longer than MaxAge, then the least recently used ones until the rest is within nine tenths of
+// MaxBytes, never one whose current generation a live container uses. It looks at all stacks only if that may be needed: when as many bytes as
+// are allowed were promoted, or an eighth of MaxAge has gone by, since the last time. added is what the caller has promoted
+// since it called last.
+func (s *Store) Evict(ctx context.Context, b Bounds, added uint64) (dropped []StackInfo, err error) {
+	lock, err := durable.OpenLock(s.path("lock"))
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	if _, err := lock.Name(ctx, durable.Records, "caches.total"); err != nil {
+		return nil, err
+	}
+	l := s.readLedger()
+	l.bytes += added
+	now := time.Now()
+	due := (b.MaxBytes > 0 && l.bytes > max(b.MaxBytes, l.next)) || (b.MaxAge > 0 && now.Sub(l.swept) > max(b.MaxAge/8, time.Second))
+	if !due {
+		return nil, s.writeLedger(l)
+	}
+	stacks, err := s.Stacks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(stacks, func(a, b StackInfo) int { return a.LastUsed.Compare(b.LastUsed) })
+	l.bytes, l.swept = 0, now
+	for _, i := range stacks {
+		l.bytes += i.Bytes
+	}
+	goal := b.MaxBytes
+	if l.bytes > b.MaxBytes {
+		goal = b.MaxBytes / 10 * 9
+	}
+	for _, i := range stacks {
+		old := b.MaxAge > 0 && now.Sub(i.LastUsed) > b.MaxAge
+		if !old && (b.MaxBytes == 0 || l.bytes <= goal) {
+			continue
+		}
+		ok, err := s.dropStack(ctx, i.Name, true)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return dropped, errors.Join(err, s.writeLedger(l))
+		}
+		if ok {
+			dropped = append(dropped, i)
+			l.bytes -= i.Bytes
+		}
+	}
+	// When those in use alone are more than is allowed, looking again helps only after more has been promoted.
+	l.next = l.bytes + b.MaxBytes/10
+	return dropped, s.writeLedger(l)
+}
+
+// ledger is caches.total: what all stacks take, never less than the truth but for what a killed process did not note, and when it was last
+// counted. It is the text of a symlink, like all pointers of the store.
+type ledger struct {
+	bytes, next uint64
+	swept       time.Time
+}
+
+func (s *Store) readLedger() ledger {
+	text, err := os.Readlink(s.path("caches.total"))
+	f := strings.Split(text, " ")
+	if err != nil || len(f) != 3 {
+		return ledger{}
+	}
+	var n [3]uint64
+	for i := range f {
+		if n[i], err = strconv.ParseUint(f[i], 10, 63); err != nil {
+			return ledger{}
+		}
+	}
+	return ledger{bytes: n[0], next: n[1], swept: time.Unix(int64(n[2]), 0)}
+}
+
+func (s *Store) writeLedger(l ledger) error {
+	next := s.path("caches.total.next")
+	if err := os.Remove(next); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	if err := os.Symlink(fmt.Sprintf("%d %d %d", l.bytes, l.next, max(l.swept.Unix(), 0)), next); err != nil {
+		return err
+	}
+	return os.Rename(next, s.path("caches.total"))
+}
