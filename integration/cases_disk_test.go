@@ -25,18 +25,17 @@ func TestCase20DeleteOnFullDisk(t *testing.T) {
 			fs := loopFS(t, "ext4", 64, full.mkfs...)
 			g := newGdn(t, filepath.Join(fs, "store"), string(volumes))
 			before := warm(t, g, volumes.url("busybox"))
-			for i, handle := range []string{"full-disk-h", "full-disk-k"} {
-				spec, err := g.create(handle, rootfs{url: volumes.url("busybox"), privileged: i == 0})
+			var root string
+			for _, handle := range []string{"full-disk-h", "full-disk-k"} {
+				spec, err := g.create(handle, rootfs{url: volumes.url("busybox"), privileged: handle == "full-disk-h"})
 				if err != nil {
 					t.Fatal(err)
 				}
-				if i == 0 { // what fills the disk is the container's own
-					full.fill(t, spec.Root.Path)
-				}
+				root = spec.Root.Path
 			}
-			full.fill(t, fs)
+			full.fill(t, root)
 			free := statfs(t, fs)
-			for _, handle := range []string{"full-disk-h", "full-disk-k"} {
+			for _, handle := range []string{"full-disk-h", "full-disk-k"} { // the other one first
 				if err := g.destroy(handle); err != nil {
 					t.Error(err)
 				}
@@ -155,14 +154,14 @@ func TestCase42StoreOnOverlay(t *testing.T) {
 	g := newGdn(t, filepath.Join(dir, "fs", "store"), string(volumes))
 	for _, privileged := range []bool{false, true} {
 		_, err := g.create("on-overlay", rootfs{url: volumes.url("busybox"), privileged: privileged})
-		if err == nil || !strings.Contains(err.Error(), "overlay") || !strings.Contains(err.Error(), "--store") {
-			t.Errorf("create in a store on overlay: %v, want a failure that names overlay and --store", err)
+		if err == nil || !strings.Contains(err.Error(), "overlay") || !strings.Contains(err.Error(), "put it on") {
+			t.Errorf("create in a store on overlay: %v, want a failure that names overlay and says what to do", err)
 		}
 		clean(t, g, "on-overlay")
 	}
 	// Before the first container: what an operator runs after installing.
-	if res := g.call(g.unprivileged, "doctor"); res.code() != 1 || !strings.Contains(string(res.stdout), "overlay") {
-		t.Errorf("doctor in a store on overlay: exit %d, want 1: %s", res.code(), res.stdout)
+	if out, err := g.command(t.Context(), g.unprivileged, "doctor").Output(); err == nil || !strings.Contains(string(out), "overlay") {
+		t.Errorf("doctor for a store on overlay: %v, want a failure that names overlay: %s", err, out)
 	}
 }
 
@@ -170,8 +169,8 @@ func TestCase42StoreOnOverlay(t *testing.T) {
 func TestCase42StoreOnTmpfs(t *testing.T) {
 	volumes := busybox(t)
 	g := newGdn(t, filepath.Join(tmpFS(t, "size=16m"), "store"), string(volumes))
-	if res := g.call(g.unprivileged, "doctor"); res.err != nil {
-		t.Errorf("doctor in a store on tmpfs: %v: %s", res.err, res.stdout)
+	if out, err := g.command(t.Context(), g.unprivileged, "doctor").Output(); err != nil {
+		t.Errorf("doctor for a store on tmpfs: %v: %s", err, out)
 	}
 	for _, privileged := range []bool{false, true} {
 		spec, err := g.create("on-tmpfs", rootfs{url: volumes.url("busybox"), privileged: privileged})

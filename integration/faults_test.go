@@ -53,13 +53,15 @@ func (f *faults) destroy() {
 	}
 }
 
-// asBefore wants the store as it was before the handle was ever used.
+// asBefore wants the store as it was before the handle was ever used. What is left once is told once.
 func (f *faults) asBefore(what string) {
 	f.t.Helper()
-	same(f.t, what, f.before, storeTree(f.t, f.g.store))
-	if now := mountCount(f.t, f.g.store); now != f.mounts {
-		f.t.Errorf("%s: %d mounts, were %d", what, now, f.mounts)
+	now, mounts := storeTree(f.t, f.g.store), mountCount(f.t, f.g.store)
+	same(f.t, what, f.before, now)
+	if mounts != f.mounts {
+		f.t.Errorf("%s: %d mounts, were %d", what, mounts, f.mounts)
 	}
+	f.before, f.mounts = now, mounts
 }
 
 // usable wants that the handle can be created, at the latest after a delete of it, and goes without a trace.
@@ -134,6 +136,10 @@ func TestCase15EachStepFails(t *testing.T) {
 			f := newFaults(t, "each-step-of-create", privileged)
 			f.each("error=ENOSPC", f.creating(), func() {}, func(fault string, run func() result) {
 				res := run()
+				// From a mount call ENOSPC means the limit on mounts (case 34, concourse/concourse#9722), and this disk has room.
+				if strings.Contains(string(res.stdout), "is full") {
+					t.Errorf("%s: a disk with room is called full: %s", fault, res.stdout)
+				}
 				switch cleaningUp := strings.Contains(fault, "unlinkat") || strings.Contains(fault, "umount2"); {
 				case res.err == nil && mountCount(t, f.g.store) != f.mounts+1:
 					t.Errorf("%s succeeds without its mount", fault)
@@ -155,6 +161,45 @@ func TestCase15EachStepFails(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The first create on a host finds out what the kernel can do, and the store remembers. A step that fails once while it does
+// must not be taken for something that the kernel cannot do: every unprivileged container would then cost a copy of its image.
+func TestCase15FirstCreateFails(t *testing.T) {
+	volumes := busybox(t)
+	requireTool(t, "strace")
+	log := filepath.Join(newDir(t), "calls")
+	reference := newGdn(t, newStore(t), string(volumes))
+	warm(t, reference, volumes.url("busybox"))
+	for _, call := range []string{"mkdirat", "open_tree", "mount_setattr", "fsopen", "fsconfig", "fsmount", "move_mount"} {
+		g := newGdn(t, newStore(t), string(volumes))
+		inject := "inject=" + call + ":error=ENOSPC:when=1"
+		faulty := g.under("strace", "-f", "-qq", "-o", log, "-e", "trace="+call, "-e", inject, "--")
+		faulty.env = append(slices.Clone(g.env), "GOMAXPROCS=1")
+		faulty.call(g.unprivileged, "create", volumes.url("busybox"), "the-first")
+		if err := g.destroy("the-first"); err != nil {
+			t.Errorf("%s: %v", inject, err)
+		}
+		if _, err := g.create("the-second", rootfs{url: volumes.url("busybox")}); err != nil {
+			t.Errorf("%s: then create: %v", inject, err)
+		}
+		if got := layers(t, g.store); len(got) != 1 {
+			t.Errorf("%s in the first create: the second container has %d layers, want its own only and no copy of its image", inject, len(got))
+		}
+		if got, want := remembered(t, g), remembered(t, reference); got != want {
+			t.Errorf("%s in the first create: the store remembers\n%s, and one that was made in peace\n%s", inject, got, want)
+		}
+	}
+}
+
+// remembered is what a store knows about its host.
+func remembered(t *testing.T, g *gdn) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(g.store, "store.json"))
+	if err != nil {
+		t.Error(err)
+	}
+	return string(text)
 }
 
 // A plugin that dies in mid-create must not block the handle, nor leave anything that a delete of it does not find; the same for

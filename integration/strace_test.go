@@ -33,6 +33,27 @@ var systemCall = regexp.MustCompile(`^\d+ +(\w+)\(`)
 var ofTheRuntime = regexp.MustCompile(`^(futex|nanosleep|sched_\w+|madvise|mmap|munmap|mprotect|brk|clone3?|exit|gettid|getpid|tgkill|` +
 	`rt_sig\w+|sigaltstack|set_robust_list|rseq|arch_prctl|prctl|restart_syscall|timer_\w+|epoll_\w+|eventfd2|prlimit64)$`)
 
+// start matches what Go's runtime (since 1.25, runtime/cgroup_linux.go) does to learn how many processors its cgroup leaves
+// it: it reads /proc/self/mountinfo as far as the line of its cgroup's file system. Every Go program does, whatever its settings.
+var start = regexp.MustCompile(`"/proc/self/cgroup"|"/proc/self/mountinfo"|<[^>]*/(proc/\d+/(cgroup|mountinfo)|cpu\.[a-z_]+)>|"/sys/fs/cgroup/`)
+
+// withoutStart is a trace without that. The runtime opens the mount table once, before anything of the program runs: whoever
+// opens it a second time stays in the trace.
+func withoutStart(lines []string) []string {
+	opened := false
+	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
+		if !start.MatchString(line) {
+			return false
+		}
+		if strings.Contains(line, `"/proc/self/mountinfo"`) {
+			again := opened
+			opened = true
+			return !again
+		}
+		return true
+	})
+}
+
 // count is the number of system calls by name, without the runtime's.
 func count(lines []string) map[string]int {
 	calls := map[string]int{}

@@ -130,7 +130,7 @@ func differences(before, after tree) string {
 		}
 	}
 	slices.SortFunc(lines, cmp.Compare)
-	const most = 20
+	const most = 10
 	if len(lines) > most {
 		lines = append(lines[:most], fmt.Sprintf("  and %d more", len(lines)-most))
 	}

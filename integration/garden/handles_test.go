@@ -26,7 +26,7 @@ func TestHandles(t *testing.T) {
 		{name: "200 bytes", handle: s.handle(strings.Repeat("x", 200-len(s.handle(""))))},
 		{name: "255 bytes", handle: s.handle(strings.Repeat("x", 255-len(s.handle(""))))},
 		{name: "dash", handle: "-dash", runc: "flag provided but not defined"},
-		{name: "like a flag of ours", handle: "--store=/nowhere", runc: "flag provided but not defined"},
+		{name: "like a flag of ours", handle: "--store=nowhere", runc: "flag provided but not defined"},
 		{name: "blank", handle: "with blank", runc: "invalid container ID format"},
 		{name: "only blanks", handle: "  ", runc: "invalid container ID format"},
 		{name: "line end", handle: "two\nlines", runc: "invalid container ID format"},

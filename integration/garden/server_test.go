@@ -78,12 +78,15 @@ func newServer(t *testing.T) *server {
 	s.runtime = runtimePlugin(t, tools.runc, dir)
 	s.start(t)
 
-	// What a store holds for good (its format record, locks, a copy of an image where ids cannot be mapped) is there after
-	// one container in each slot. All that comes later must go again.
+	// What a store holds for good (its format record, locks, what it knows of an image) is there after one container in each
+	// slot was made and measured. All that comes later must go again.
 	for _, image := range []string{s.image, s.pea} {
 		for _, privileged := range []bool{false, true} {
 			handle := fmt.Sprintf("%s-warm-up-%t", filepath.Base(dir), privileged)
-			s.create(t, garden.ContainerSpec{Handle: handle, Privileged: privileged, Image: garden.ImageRef{URI: "file://" + image}})
+			container := s.create(t, garden.ContainerSpec{Handle: handle, Privileged: privileged, Image: garden.ImageRef{URI: "file://" + image}})
+			if _, err := container.Metrics(); err != nil {
+				t.Fatalf("metrics of %q: %v", handle, err)
+			}
 			s.destroy(t, handle)
 		}
 	}

@@ -1,11 +1,12 @@
-# What the tests do in a busybox container, as its root (sh -eu). Each line must succeed.
+# What the tests do in a busybox container, as its root (sh -eux). Each line must succeed.
 # $IMAGE comes from the image's metadata.json.
 
 test "$(id -u):$(id -g)" = 0:0
 case $IMAGE in busybox*) ;; *) exit 1 ;; esac
 
 test "$(stat -c %u:%g:%a /)" = 0:0:755
-test -z "$(find / -xdev -user 65534)"
+# An id that this container does not know would be seen as 65534. What is mounted over the image is not the image's.
+test -z "$(find / -xdev \( -path /proc -o -path /sys -o -path /tmp/garden-init \) -prune -o -user 65534 -print)"
 test "$(stat -c %u:%g:%a /root)" = 0:0:700
 test "$(stat -c %u:%g:%a /tmp)" = 0:0:1777
 test "$(stat -c %u:%g /home)" = 1:1

@@ -14,7 +14,8 @@ import (
 //
 // It needs no free space and no memory that grows with the tree (beyond one small record per level), takes off the immutable
 // and append-only flags that it meets, and never crosses a mount: one inside the tree is an error that wraps EXDEV or EBUSY.
-// Stopped by ctx, or failed, it has removed a part and can be called again.
+// Stopped by ctx, or failed, it has removed a part and can be called again. Several may remove one tree at once: what another
+// removed is gone, which is all that was asked for.
 func Remove(ctx context.Context, dirfd int, name string) error {
 	switch err := unlink(dirfd, name); {
 	case err == nil, errors.Is(err, unix.ENOENT):
@@ -23,6 +24,9 @@ func Remove(ctx context.Context, dirfd int, name string) error {
 		return fmt.Errorf("remove %q: %w", name, err)
 	}
 	s, err := openRoot(dirfd, name)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -61,7 +65,7 @@ func empty(ctx context.Context, s *stack) error {
 			if err != nil {
 				return err
 			}
-			if err := rmdir(s.fd(), name); err != nil {
+			if err := rmdir(s.fd(), name); err != nil && !errors.Is(err, unix.ENOENT) {
 				return fmt.Errorf("remove directory %q: %w", name, err)
 			}
 			if err := rewind(s); err != nil {
@@ -78,11 +82,13 @@ func empty(ctx context.Context, s *stack) error {
 			}
 			err := unlink(s.fd(), e.name)
 			if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
-				if err := s.push(e.name); err != nil {
+				if err = s.push(e.name); err == nil {
+					removed = 0
+					break
+				}
+				if !errors.Is(err, unix.ENOENT) {
 					return err
 				}
-				removed = 0
-				break
 			}
 			if err != nil && !errors.Is(err, unix.ENOENT) {
 				return fmt.Errorf("remove %q: %w", e.name, err)

@@ -33,6 +33,9 @@ type stack struct {
 	levels []level
 }
 
+// errMoved: the way back up does not lead to where the way down came from.
+var errMoved = errors.New("was moved while it was walked")
+
 // openRoot starts a stack at the directory name below dirfd.
 func openRoot(dirfd int, name string) (*stack, error) {
 	s := &stack{}
@@ -106,7 +109,7 @@ func (s *stack) pop() (string, error) {
 		}
 		if st.Dev != p.dev || st.Ino != p.ino {
 			unix.Close(fd)
-			return "", fmt.Errorf("directory %q was moved while it was walked", gone.name)
+			return "", fmt.Errorf("directory %q %w", gone.name, errMoved)
 		}
 		p.fd = fd
 	}
@@ -134,18 +137,19 @@ type dirent struct {
 	next int64 // offset behind this entry
 }
 
-// readEntries reads the next entries of fd, without "." and "..". io.EOF: there are no more.
+// readEntries reads the next entries of fd, without "." and "..". io.EOF: there are no more, or fd's directory itself was removed, which
+// getdents64(2) answers with ENOENT.
 func readEntries(fd int, buf []byte) ([]dirent, error) {
 	for {
 		n, err := unix.Getdents(fd, buf)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
+		if errors.Is(err, unix.ENOENT) || (err == nil && n == 0) {
+			return nil, io.EOF
+		}
 		if err != nil {
 			return nil, os.NewSyscallError("getdents", err)
-		}
-		if n == 0 {
-			return nil, io.EOF
 		}
 		if entries := parseEntries(buf[:n]); len(entries) > 0 {
 			return entries, nil

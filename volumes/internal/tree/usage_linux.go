@@ -12,8 +12,9 @@ type Usage struct {
 	Partial bool   // the walk was cut: Bytes and Entries are lower bounds
 }
 
-// Measure adds up the blocks of the tree name below dirfd. A walk that ctx or maxEntries (0: none) ends is no error: the answer is
-// then Partial. The root directory's own blocks are not counted: an empty tree takes nothing.
+// Measure adds up the blocks of the tree name below dirfd. A walk that is ended by the deadline of ctx, by maxEntries (0: none) or by
+// somebody who moves what is just walked is no error: the answer is then Partial. The root directory's own blocks are not counted: an
+// empty tree takes nothing.
 func Measure(ctx context.Context, dirfd int, name string, maxEntries uint64) (Usage, error) {
 	var u Usage
 	type inode struct{ dev, ino uint64 }
@@ -37,7 +38,7 @@ func Measure(ctx context.Context, dirfd int, name string, maxEntries uint64) (Us
 		u.Bytes += uint64(max(e.Stat.Blocks, 0)) * 512 // st_blocks counts 512-byte units whatever the block size: stat(3type)
 		return nil
 	}})
-	if errors.Is(err, errCut) || errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, errCut) || errors.Is(err, errMoved) || errors.Is(err, context.DeadlineExceeded) {
 		u.Partial = true
 		return u, nil
 	}

@@ -25,8 +25,8 @@ type Visitor struct {
 	Leave func(dir int) error // dir is the directory that is being left
 }
 
-// Walk visits the directory name below dirfd and everything in it, each directory before its contents. It does not go into
-// what is mounted on directories of the tree (EXDEV). What vanishes meanwhile is passed over; the order is the file system's.
+// Walk visits the directory name below dirfd and everything in it, each directory before its contents. What is mounted on a directory of
+// the tree is not gone into: an error that wraps EXDEV. What vanishes meanwhile is passed over; the order is the file system's.
 func Walk(ctx context.Context, dirfd int, name string, v Visitor) error {
 	s, err := openRoot(dirfd, name)
 	if err != nil {
@@ -77,17 +77,21 @@ func Walk(ctx context.Context, dirfd int, name string, v Visitor) error {
 			if err != nil {
 				return &os.PathError{Op: "stat", Path: d.name, Err: err}
 			}
+			// Opened before it is visited: a visitor that was told of a directory is told of its end, too.
+			if e.IsDir() {
+				s.top().next = d.next
+				err := s.push(d.name)
+				if errors.Is(err, unix.ENOENT) {
+					continue
+				}
+				if err != nil {
+					return err
+				}
+			}
 			if err := v.Visit(e); err != nil {
 				return err
 			}
 			if e.IsDir() {
-				s.top().next = d.next
-				if err := s.push(d.name); err != nil {
-					if errors.Is(err, unix.ENOENT) {
-						continue
-					}
-					return err
-				}
 				break
 			}
 		}

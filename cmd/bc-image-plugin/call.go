@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/urfave/cli/v2"
+
+	"github.com/concourse/bc-image-plugin/volumes"
+	"github.com/concourse/bc-image-plugin/volumes/overlay"
+)
+
+// graceAfterTimeout is how long a command that ran out of time or got a signal may take to undo what it began.
+// After that it is stuck in the kernel (a dead disk), and gdn, which waits for us without a limit, is told.
+const graceAfterTimeout = 2 * time.Second
+
+// command does one command's work: it reads its arguments, makes one call, and returns what to print.
+type command func(context.Context, *call) (answer, error)
+
+// answer is what a command that succeeded has to say.
+type answer struct {
+	stdout []byte // printed by one write, when everything is done
+
+	// undo takes the work back when stdout cannot be written: nobody knows of it then.
+	undo func(context.Context) error
+
+	did     string // the message of the command's log line
+	quiet   bool   // a person asked and reads stdout: the log line is for debugging only
+	failure error  // what the answer reports is a failure: stdout says so already
+}
+
+// call is one command being run: its input, and what the log will say about it.
+type call struct {
+	config  config
+	name    string
+	args    []string
+	log     *logrus.Logger
+	started time.Time
+	answer  answer
+
+	mu    sync.Mutex // a command that is stuck may still write while its end is logged
+	facts logrus.Fields
+	steps map[string]float64
+	last  string
+}
+
+// action runs a command within --timeout and prints its answer.
+func (p *program) action(do command) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		err := p.config.check()
+		p.call = &call{
+			config: p.config, name: c.Command.Name, args: c.Args().Slice(), log: p.newLogger(), started: p.started,
+			facts: logrus.Fields{}, steps: map[string]float64{}, last: "start",
+		}
+		if err != nil {
+			return usageError{err}
+		}
+		ctx, cancel := context.WithTimeout(c.Context, p.config.timeout)
+		defer cancel()
+		return p.call.perform(ctx, do, p.stdout)
+	}
+}
+
+// perform does the work and prints the answer. If that cannot be printed, the work is undone.
+func (c *call) perform(ctx context.Context, do command, stdout io.Writer) error {
+	a, err := c.watch(ctx, do)
+	if err != nil {
+		return err
+	}
+	c.answer = a
+	if len(a.stdout) > 0 {
+		if _, err = stdout.Write(a.stdout); err != nil {
+			err = fmt.Errorf("%s: print the answer: %w", c.name, err)
+			if a.undo == nil {
+				return err
+			}
+			// ctx may be why the reader is gone, and is no good for undoing then.
+			undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.config.timeout)
+			defer cancel()
+			return errors.Join(err, a.undo(undoing))
+		}
+	}
+	return a.failure
+}
+
+// watch runs do and returns when it does, or when it is stuck: gdn has no time limit of its own.
+func (c *call) watch(ctx context.Context, do command) (answer, error) {
+	type result struct {
+		answer
+		error
+	}
+	done := make(chan result, 1)
+	go func() {
+		defer func() {
+			if r := recover(); r != nil {
+				c.fact("stack", string(debug.Stack()))
+				done <- result{error: fmt.Errorf("%s: internal error: %v", c.name, r)}
+			}
+		}()
+		a, err := do(ctx, c)
+		done <- result{a, err}
+	}()
+	select {
+	case r := <-done:
+		return r.answer, r.error
+	case <-ctx.Done():
+	}
+	select {
+	case r := <-done:
+		return r.answer, r.error
+	case <-time.After(graceAfterTimeout):
+		return answer{}, fmt.Errorf("%s: stuck after the step %q, probably in the kernel: %w", c.name, c.lastStep(), ctx.Err())
+	}
+}
+
+// store returns the store that the flags name. It touches nothing.
+func (c *call) store() *volumes.Store {
+	return volumes.New(volumes.Options{
+		Dir:       c.config.store,
+		Driver:    overlay.New(overlay.Options{IDMap: overlay.IDMap(c.config.idMap)}),
+		NeverCopy: overlay.IDMap(c.config.idMap) == overlay.Mount,
+		Warn:      c.warn,
+		Trace:     c.step,
+	})
+}
+
+// fact adds to the data of the command's log line.
+func (c *call) fact(key string, value any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.facts[key] = value
+}
+
+// step notes that a step of the work is done. A step that is done several times is added up.
+func (c *call) step(name string, took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.steps[name] += milliseconds(took)
+	c.last = name
+}
+
+func (c *call) lastStep() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last
+}
+
+// warn logs what a person must see although the command goes on.
+func (c *call) warn(err error) {
+	c.log.WithFields(c.data()).WithField("error", err.Error()).Warn(c.name + ": warning")
+}
+
+// logDone writes the one line of a command that succeeded.
+func (c *call) logDone() {
+	level := logrus.InfoLevel
+	if c.answer.quiet {
+		level = logrus.DebugLevel
+	}
+	c.log.WithFields(c.data()).Log(level, c.name+": "+c.answer.did)
+}
+
+// logFailed writes the one line of a command that failed.
+func (c *call) logFailed(sentence string) {
+	c.log.WithFields(c.data()).WithField("error", sentence).Error(c.name + ": failed")
+}
+
+// data returns a copy of what the log says about the command so far.
+func (c *call) data() logrus.Fields {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	data := make(logrus.Fields, len(c.facts)+1)
+	for key, value := range c.facts {
+		data[key] = value
+	}
+	ms := make(map[string]float64, len(c.steps)+1)
+	for name, took := range c.steps {
+		ms[name] = round(took)
+	}
+	ms["total"] = round(milliseconds(time.Since(c.started)))
+	data["ms"] = ms
+	return data
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// round keeps whole microseconds of a number of milliseconds.
+func round(ms float64) float64 { return float64(int64(ms*1000+0.5)) / 1000 }

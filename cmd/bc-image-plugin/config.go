@@ -1,0 +1,99 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/concourse/bc-image-plugin/volumes/overlay"
+)
+
+// config is what the global flags say. Each is also an environment variable, as gdn's extra args are fixed when it
+// starts. They stand before the command word.
+type config struct {
+	store               string
+	privileged          bool
+	baggageclaimVolumes string
+	ignoreDiskLimit     bool
+	idMap               string
+	timeout             time.Duration
+	logLevel            string
+	logFormat           string
+}
+
+// flags returns the flags that fill c.
+func (c *config) flags() []cli.Flag {
+	text := func(to *string, name, value, usage string) cli.Flag {
+		return &cli.StringFlag{Name: name, Value: value, Usage: usage, Destination: to, EnvVars: envVars(name)}
+	}
+	boolean := func(to *bool, name, usage string) cli.Flag {
+		return &cli.BoolFlag{Name: name, Usage: usage, Destination: to, EnvVars: envVars(name)}
+	}
+	return []cli.Flag{
+		text(&c.store, "store", "/var/lib/bc-image-plugin", "keep our volumes in `DIR`"),
+		boolean(&c.privileged, "privileged", "serve privileged containers: their ids are not mapped"),
+		text(&c.baggageclaimVolumes, "baggageclaim-volumes", "", "find baggageclaim:// images in `DIR`, a worker's BaggageClaim volumes directory"),
+		boolean(&c.ignoreDiskLimit, "ignore-disk-limit", "accept a disk limit although nothing enforces it"),
+		text(&c.idMap, "idmap", string(overlay.Auto), "make unprivileged ownership `HOW`: auto, mount or copy"),
+		&cli.DurationFlag{Name: "timeout", Value: 30 * time.Second, Usage: "end every command within `D`, such as 30s",
+			Destination: &c.timeout, EnvVars: envVars("timeout")},
+		text(&c.logLevel, "log-level", "info", "log from `LEVEL` on: debug, info or error"),
+		text(&c.logFormat, "log-format", "", "log in `FORMAT`: lager or text (default: lager; text when stderr is a terminal)"),
+	}
+}
+
+// envVars returns the environment variable of a flag.
+func envVars(flag string) []string {
+	return []string{"BC_IMAGE_PLUGIN_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))}
+}
+
+// check refuses values that no command can work with, and brings the directories into their clean form.
+func (c *config) check() error {
+	dirs := []struct {
+		flag string
+		dir  *string
+	}{{"store", &c.store}, {"baggageclaim-volumes", &c.baggageclaimVolumes}}
+	for _, d := range dirs {
+		if *d.dir == "" && d.flag != "store" {
+			continue
+		}
+		if err := checkDir(*d.dir); err != nil {
+			return fmt.Errorf("--%s %s: %w", d.flag, quote(*d.dir), err)
+		}
+		*d.dir = path.Clean(*d.dir)
+	}
+	switch overlay.IDMap(c.idMap) {
+	case overlay.Auto, overlay.Mount, overlay.Copy:
+	default:
+		return fmt.Errorf("--idmap %s: must be auto, mount or copy", quote(c.idMap))
+	}
+	if c.timeout <= 0 {
+		return fmt.Errorf("--timeout %s: must be longer than 0", c.timeout)
+	}
+	if _, ok := logLevels()[c.logLevel]; !ok {
+		return fmt.Errorf("--log-level %s: must be debug, info or error", quote(c.logLevel))
+	}
+	switch c.logFormat {
+	case "", formatLager, formatText:
+		return nil
+	}
+	return fmt.Errorf("--log-format %s: must be lager or text", quote(c.logFormat))
+}
+
+// checkDir refuses a directory that means another one in gdn's working directory, or in the JSON that gdn reads.
+func checkDir(dir string) error {
+	switch {
+	case !strings.HasPrefix(dir, "/"):
+		return errors.New("must be an absolute path")
+	case path.Clean(dir) == "/":
+		return errors.New("must be a directory below /")
+	case !utf8.ValidString(dir):
+		return errors.New("must be UTF-8")
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/concourse/bc-image-plugin/imagespec"
+	"github.com/concourse/bc-image-plugin/volumes"
+)
+
+// create makes a container's root file system and answers with the runtime Spec that names it.
+func create(ctx context.Context, c *call) (answer, error) {
+	args, err := parseCreate(c.args)
+	if err != nil {
+		return answer{}, usageError{err}
+	}
+	c.fact("handle", args.handle)
+	handle, err := volumes.ParseHandle(args.handle)
+	if err != nil {
+		return answer{}, usagef("create: %w", err)
+	}
+	ref, err := imagespec.ParseRef(args.image)
+	if err != nil {
+		return answer{}, usagef("create %s: %w", quote(args.handle), err)
+	}
+	ref = ref.Within(c.config.baggageclaimVolumes)
+	c.fact("image", ref.Redacted())
+	c.fact("privileged", c.config.privileged)
+
+	if err := refuseUnsupported(c, ref, args); err != nil {
+		return answer{}, fmt.Errorf("create %s: %w", quote(args.handle), err)
+	}
+	image, env, err := openImage(c.config, ref)
+	if err != nil {
+		return answer{}, fmt.Errorf("create %s: image %s: %w", quote(args.handle), ref.Redacted(), err)
+	}
+	defer image.Close() // only read from
+
+	store := c.store()
+	volume, err := store.Create(ctx, handle, volumes.Request{Image: image, Privileged: c.config.privileged})
+	if err != nil {
+		return answer{}, err // says what and of which handle, as all errors of the store do
+	}
+	undo := func(ctx context.Context) error {
+		_, err := store.Delete(ctx, handle)
+		return err
+	}
+	c.fact("id", volume.ID)
+	spec, err := json.Marshal(imagespec.NewSpec(volume.Root, env, nil))
+	if err != nil {
+		return answer{}, errors.Join(err, undo(ctx))
+	}
+	return answer{stdout: append(spec, '\n'), undo: undo, did: "created"}, nil
+}
+
+// refuseUnsupported refuses what was asked for and would not be given. To start the container without it would
+// look like success.
+func refuseUnsupported(c *call, ref imagespec.Ref, args createArgs) error {
+	if len(ref.Caches) > 0 {
+		return fmt.Errorf("check caches are %w by this version: leave the cache parameters out of the rootfs URL",
+			volumes.ErrUnsupported)
+	}
+	if args.diskLimitBytes == 0 {
+		return nil
+	}
+	if !c.config.ignoreDiskLimit {
+		return fmt.Errorf("a disk limit (%d bytes) is %w, as nothing would enforce it: ask for none, or start gdn with --image-plugin-extra-arg=--ignore-disk-limit",
+			args.diskLimitBytes, volumes.ErrUnsupported)
+	}
+	c.fact("ignored-disk-limit-bytes", args.diskLimitBytes)
+	return nil
+}
+
+// openImage opens the directory that ref names, and returns the environment that a Concourse image brings along.
+func openImage(cfg config, ref imagespec.Ref) (*volumes.Image, []string, error) {
+	image, err := openRef(cfg, ref)
+	if errors.Is(err, fs.ErrNotExist) && strings.Contains(ref.Dir+ref.SubPath, ":") {
+		err = fmt.Errorf(`%w (gdn makes ":" of the first "#" of a rootfs URL: write a "#" in a name as %%23)`, err)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	env, err := imageEnv(image)
+	if err != nil {
+		return nil, nil, errors.Join(err, image.Close())
+	}
+	return image, env, nil
+}
+
+func openRef(cfg config, ref imagespec.Ref) (*volumes.Image, error) {
+	if ref.Dir != "" {
+		return volumes.OpenImage(ref.Dir)
+	}
+	if cfg.baggageclaimVolumes == "" {
+		return nil, usagef("to find it, set --baggageclaim-volumes (or %s) to the worker's BaggageClaim volumes directory",
+			envVars("baggageclaim-volumes")[0])
+	}
+	return volumes.OpenVolumeImage(cfg.baggageclaimVolumes, ref.Volume, ref.SubPath)
+}
+
+func imageEnv(image *volumes.Image) ([]string, error) {
+	b, err := image.Metadata(imagespec.MaxMetadataBytes)
+	if err != nil || b == nil {
+		return nil, err
+	}
+	m, err := imagespec.ParseMetadata(b)
+	return m.Env, err
+}
