@@ -53,7 +53,8 @@ type Options struct {
 	MaxAge time.Duration
 }
 
-const defaultMaxAge = 7 * 24 * time.Hour
+// DefaultMaxAge is the MaxAge of the zero Options.
+const DefaultMaxAge = 7 * 24 * time.Hour
 
 // Caches are the caches of one store. It has no state of its own: any number of processes may work on one store.
 type Caches struct {
@@ -134,7 +135,7 @@ func (e *EvictError) Unwrap() error { return e.Err }
 func (c *Caches) bounds() (volumes.Bounds, error) {
 	b := volumes.Bounds{MaxBytes: c.opts.MaxBytes, MaxAge: c.opts.MaxAge}
 	if b.MaxAge == 0 {
-		b.MaxAge = defaultMaxAge
+		b.MaxAge = DefaultMaxAge
 	}
 	if b.MaxBytes == 0 {
 		size, err := c.store.Capacity()

@@ -64,7 +64,7 @@ func readNames(dir string) ([]string, error) {
 }
 
 func (s *Store) describe(h Handle, st state, id string) Entry {
-	e := Entry{Handle: h.name, ID: id, State: string(st), Mounted: s.mounted(id), Root: s.path("mnt", id, "rootfs")}
+	e := Entry{Handle: h.name, ID: id, State: string(st), Mounted: s.mounted(id, "rootfs"), Root: s.path("mnt", id, "rootfs")}
 	if !utf8.ValidString(h.name) {
 		e.HandleRaw = []byte(h.name)
 	}

@@ -13,7 +13,7 @@ import (
 
 // Usage is what a container's root file system takes.
 type Usage struct {
-	ExclusiveBytes uint64 // the container's own: blocks of its upper layer
+	ExclusiveBytes uint64 // the container's own: blocks of its upper layers, of the root file system and of its copies
 	TotalBytes     uint64 // the image's blocks and ExclusiveBytes: what it would take without sharing
 
 	// Partial: a tree was too large to be measured in the time there is, or the image is gone. The numbers are then lower bounds.
@@ -53,20 +53,35 @@ func (s *Store) stats(ctx context.Context, h Handle) (Usage, error) {
 		return Usage{}, err
 	case st != stateLive:
 		return Usage{}, fmt.Errorf("%w: it is %s", ErrNotFound, map[state]string{stateInit: "still being made", stateDead: "being deleted"}[st])
-	case !s.mounted(id):
-		return Usage{}, fmt.Errorf("%w: its root file system is no longer mounted (was the host rebooted?); only delete is possible", ErrNotFound)
+	case !s.mounted(id, "rootfs") && !s.mounted(id, copyName(0)):
+		return Usage{}, fmt.Errorf("%w: nothing of it is mounted any more (was the host rebooted?); only delete is possible", ErrNotFound)
 	}
 	limited, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
-	own, err := s.opts.Driver.Usage(limited, s.path("layers"), id)
-	if err != nil {
-		return Usage{}, err
-	}
-	step("measure")
-	u := Usage{ExclusiveBytes: own.Bytes, TotalBytes: own.Bytes, Partial: own.Partial}
 	var r layerRecord
 	if err := durable.ReadJSON(s.path("layers", id, "layer.json"), &r); err != nil {
-		return u, err
+		return Usage{}, err
+	}
+	var u Usage
+	uppers := []string{}
+	if r.Image != "" {
+		uppers = append(uppers, id)
+	}
+	for n := range r.Copies {
+		uppers = append(uppers, id+"/"+copyName(n))
+	}
+	for _, name := range uppers {
+		own, err := s.opts.Driver.Usage(limited, s.path("layers"), name)
+		if err != nil {
+			return Usage{}, err
+		}
+		u.ExclusiveBytes += own.Bytes
+		u.Partial = u.Partial || own.Partial
+	}
+	u.TotalBytes = u.ExclusiveBytes
+	step("measure")
+	if r.Image == "" {
+		return u, nil
 	}
 	size, err := s.imageSize(ctx, r)
 	if err != nil {
@@ -80,10 +95,10 @@ func (s *Store) stats(ctx context.Context, h Handle) (Usage, error) {
 	return u, nil
 }
 
-// mounted says whether the root file system of the container id is a mount of its own.
-func (s *Store) mounted(id string) bool {
+// mounted says whether the mount point of that name of the container id is a mount of its own.
+func (s *Store) mounted(id, name string) bool {
 	var root, above unix.Stat_t
-	return unix.Lstat(s.path("mnt", id, "rootfs"), &root) == nil && unix.Lstat(s.path("mnt", id), &above) == nil && root.Dev != above.Dev
+	return unix.Lstat(s.path("mnt", id, name), &root) == nil && unix.Lstat(s.path("mnt", id), &above) == nil && root.Dev != above.Dev
 }
 
 // imageSize returns the kept size of the image that r names, or measures it and keeps it.

@@ -60,6 +60,8 @@ func (p *program) app() *cli.App {
 				SkipFlagParsing: true, Action: p.action(capacity)},
 			{Name: "list", Usage: "show the containers with their volumes", ArgsUsage: "[--json]",
 				SkipFlagParsing: true, Action: p.action(list)},
+			{Name: "cache", Usage: "show check caches, drop one, or commit those of a live container", ArgsUsage: cacheUsage,
+				SkipFlagParsing: true, Action: p.action(cache)},
 			{Name: "doctor", Usage: "say whether this host can do it, and how well", ArgsUsage: " ",
 				SkipFlagParsing: true, Action: p.action(doctor)},
 			{Name: "version", Usage: "print the version", ArgsUsage: " ",

@@ -12,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 
+	"github.com/concourse/bc-image-plugin/cachecopy"
 	"github.com/concourse/bc-image-plugin/volumes"
 	"github.com/concourse/bc-image-plugin/volumes/overlay"
 )
@@ -120,14 +121,18 @@ func (c *call) watch(ctx context.Context, do command) (answer, error) {
 }
 
 // store returns the store that the flags name. It touches nothing.
-func (c *call) store() *volumes.Store {
-	return volumes.New(volumes.Options{
+func (c *call) store() *volumes.Store { return c.caches().Store() }
+
+// caches returns the check caches of that store. It touches nothing.
+func (c *call) caches() *cachecopy.Caches {
+	store := volumes.Options{
 		Dir:       c.config.store,
 		Driver:    overlay.New(overlay.Options{IDMap: overlay.IDMap(c.config.idMap)}),
 		NeverCopy: overlay.IDMap(c.config.idMap) == overlay.Mount,
 		Warn:      c.warn,
 		Trace:     c.step,
-	})
+	}
+	return cachecopy.New(store, cachecopy.Options{MaxBytes: c.config.cacheMaxBytes, MaxAge: c.config.cacheMaxAge})
 }
 
 // fact adds to the data of the command's log line.

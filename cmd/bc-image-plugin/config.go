@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/concourse/bc-image-plugin/cachecopy"
 	"github.com/concourse/bc-image-plugin/volumes/overlay"
 )
 
@@ -21,6 +22,8 @@ type config struct {
 	baggageclaimVolumes string
 	ignoreDiskLimit     bool
 	idMap               string
+	cacheMaxBytes       uint64
+	cacheMaxAge         time.Duration
 	timeout             time.Duration
 	logLevel            string
 	logFormat           string
@@ -40,6 +43,10 @@ func (c *config) flags() []cli.Flag {
 		text(&c.baggageclaimVolumes, "baggageclaim-volumes", "", "find baggageclaim:// images in `DIR`, a worker's BaggageClaim volumes directory"),
 		boolean(&c.ignoreDiskLimit, "ignore-disk-limit", "accept a disk limit although nothing enforces it"),
 		text(&c.idMap, "idmap", string(overlay.Auto), "make unprivileged ownership `HOW`: auto, mount or copy"),
+		&cli.Uint64Flag{Name: "cache-max-bytes", Usage: "keep at most `N` bytes of caches, the least recently used go first (default: a quarter of the store's file system)",
+			Destination: &c.cacheMaxBytes, EnvVars: envVars("cache-max-bytes")},
+		&cli.DurationFlag{Name: "cache-max-age", Value: cachecopy.DefaultMaxAge, Usage: "forget caches that were not used for `D`, such as 168h",
+			Destination: &c.cacheMaxAge, EnvVars: envVars("cache-max-age")},
 		&cli.DurationFlag{Name: "timeout", Value: 30 * time.Second, Usage: "end every command within `D`, such as 30s",
 			Destination: &c.timeout, EnvVars: envVars("timeout")},
 		text(&c.logLevel, "log-level", "info", "log from `LEVEL` on: debug, info or error"),
@@ -74,6 +81,9 @@ func (c *config) check() error {
 	}
 	if c.timeout <= 0 {
 		return fmt.Errorf("--timeout %s: must be longer than 0", c.timeout)
+	}
+	if c.cacheMaxAge <= 0 {
+		return fmt.Errorf("--cache-max-age %s: must be longer than 0", c.cacheMaxAge)
 	}
 	if _, ok := logLevels()[c.logLevel]; !ok {
 		return fmt.Errorf("--log-level %s: must be debug, info or error", quote(c.logLevel))

@@ -8,6 +8,9 @@ import (
 	"io/fs"
 	"strings"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/concourse/bc-image-plugin/cachecopy"
 	"github.com/concourse/bc-image-plugin/imagespec"
 	"github.com/concourse/bc-image-plugin/volumes"
 )
@@ -31,7 +34,7 @@ func create(ctx context.Context, c *call) (answer, error) {
 	c.fact("image", ref.Redacted())
 	c.fact("privileged", c.config.privileged)
 
-	if err := refuseUnsupported(c, ref, args); err != nil {
+	if err := refuseUnsupported(c, args); err != nil {
 		return answer{}, fmt.Errorf("create %s: %w", quote(args.handle), err)
 	}
 	image, env, err := openImage(c.config, ref)
@@ -40,30 +43,39 @@ func create(ctx context.Context, c *call) (answer, error) {
 	}
 	defer image.Close() // only read from
 
-	store := c.store()
-	volume, err := store.Create(ctx, handle, volumes.Request{Image: image, Privileged: c.config.privileged})
+	caches := c.caches()
+	volume, err := caches.Create(ctx, handle, volumes.Request{Image: image, Privileged: c.config.privileged}, cachesOf(ref)...)
 	if err != nil {
 		return answer{}, err // says what and of which handle, as all errors of the store do
 	}
 	undo := func(ctx context.Context) error {
-		_, err := store.Delete(ctx, handle)
+		_, err := caches.Store().Delete(ctx, handle)
 		return err
 	}
 	c.fact("id", volume.ID)
-	spec, err := json.Marshal(imagespec.NewSpec(volume.Root, env, nil))
+	var mounts []specs.Mount
+	for i, source := range volume.Copies {
+		mounts = append(mounts, imagespec.CacheMount(ref.Caches[i].Path, source))
+	}
+	spec, err := json.Marshal(imagespec.NewSpec(volume.Root, env, mounts))
 	if err != nil {
 		return answer{}, errors.Join(err, undo(ctx))
 	}
 	return answer{stdout: append(spec, '\n'), undo: undo, did: "created"}, nil
 }
 
+// cachesOf returns the caches that the rootfs URL asks for. Their keys go no further than to be hashed.
+func cachesOf(ref imagespec.Ref) []cachecopy.Cache {
+	var caches []cachecopy.Cache
+	for _, r := range ref.Caches {
+		caches = append(caches, cachecopy.Cache{Key: r.Key, Path: r.Path, Promote: cachecopy.Promote(r.Promote)})
+	}
+	return caches
+}
+
 // refuseUnsupported refuses what was asked for and would not be given. To start the container without it would
 // look like success.
-func refuseUnsupported(c *call, ref imagespec.Ref, args createArgs) error {
-	if len(ref.Caches) > 0 {
-		return fmt.Errorf("check caches are %w by this version: leave the cache parameters out of the rootfs URL",
-			volumes.ErrUnsupported)
-	}
+func refuseUnsupported(c *call, args createArgs) error {
 	if args.diskLimitBytes == 0 {
 		return nil
 	}
