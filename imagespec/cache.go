@@ -81,7 +81,7 @@ func (p Promote) orDefault() Promote {
 // parseCaches reads the query. Its errors name a parameter by its number and never by its value: where a client
 // has mixed up two parameters, any value may be a key.
 func parseCaches(query string) ([]Cache, error) {
-	keys, paths, promotes, err := splitQuery(query)
+	keys, paths, promotes, shifted, err := splitQuery(query)
 	if err != nil {
 		return nil, err
 	}
@@ -90,6 +90,9 @@ func parseCaches(query string) ([]Cache, error) {
 		return nil, fmt.Errorf("has %d %q and %d %q parameters: each cache needs one of both", len(keys), paramCache, len(paths), paramPath)
 	case len(promotes) > len(keys):
 		return nil, fmt.Errorf("has %d %q parameters for %d caches: at most one for each is possible", len(promotes), paramPromote, len(keys))
+	}
+	if shifted && len(promotes) < len(keys) {
+		return nil, fmt.Errorf("has %d %q parameters for %d caches, and not behind the first ones: give each cache its own", len(promotes), paramPromote, len(keys))
 	}
 	caches := make([]Cache, len(keys))
 	for i := range keys {
@@ -110,21 +113,22 @@ func parseCaches(query string) ([]Cache, error) {
 	return caches, nil
 }
 
-// splitQuery returns the decoded values of the three parameters, each in the order of the query.
-func splitQuery(query string) (keys, paths, promotes []string, err error) {
+// splitQuery returns the decoded values of the three parameters, each in the order of the query. shifted: a promote stands behind a later
+// cache than the one it belongs to by its number; if some are left out, whoever wrote that may mean the later one.
+func splitQuery(query string) (keys, paths, promotes []string, shifted bool, err error) {
 	if strings.Contains(query, ";") {
-		return nil, nil, nil, errors.New(`has a ";" in its query: separate parameters by "&", write a semicolon as %3B`)
+		return nil, nil, nil, false, errors.New(`has a ";" in its query: separate parameters by "&", write a semicolon as %3B`)
 	}
 	afterKey := false
 	for pair := range strings.SplitSeq(query, "&") {
 		name, encoded, hasValue := strings.Cut(pair, "=")
 		if !hasValue && afterKey {
 			// An "&" inside a key that was not encoded: what follows it is a part of a secret, not a name.
-			return nil, nil, nil, fmt.Errorf(`has something without "=" after a %q parameter: write an "&" inside a key as %%26`, paramCache)
+			return nil, nil, nil, false, fmt.Errorf(`has something without "=" after a %q parameter: write an "&" inside a key as %%26`, paramCache)
 		}
 		value, err := url.QueryUnescape(encoded)
 		if err != nil {
-			return nil, nil, nil, errors.New(`has a "%" in its query that two hexadecimal digits do not follow: write a percent sign as %25`)
+			return nil, nil, nil, false, errors.New(`has a "%" in its query that two hexadecimal digits do not follow: write a percent sign as %25`)
 		}
 		switch name {
 		case paramCache:
@@ -132,13 +136,14 @@ func splitQuery(query string) (keys, paths, promotes []string, err error) {
 		case paramPath:
 			paths = append(paths, value)
 		case paramPromote:
+			shifted = shifted || len(keys) > len(promotes)+1
 			promotes = append(promotes, value)
 		default:
-			return nil, nil, nil, unknownParameter(name)
+			return nil, nil, nil, false, unknownParameter(name)
 		}
 		afterKey = name == paramCache
 	}
-	return keys, paths, promotes, nil
+	return keys, paths, promotes, shifted, nil
 }
 
 // unknownParameter refuses a parameter by its name, if that looks like one.
