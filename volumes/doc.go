@@ -1,3 +1,91 @@
-// Package volumes is the embedded store: copy-on-write root file systems on a local disk that live exactly as long as their
-// containers, kept by no daemon.
+// Package volumes is the embedded store: copy-on-write root file systems, and private copies of shared trees, on a local disk. They
+// live exactly as long as their containers and are kept by no daemon: everything is done by the process that calls.
+//
+// # Layout
+//
+//	STORE/               0711
+//	  store.json               format, driver, kind of file system; what this host can do, found out once per boot
+//	  lock                     the one lock file, see Locks
+//	  volumes/           0700
+//	    init/HANDLE            -> ID   the container is being made
+//	    live/HANDLE            -> ID   it was made, and not deleted yet
+//	    dead/HANDLE            -> ID   it is being removed
+//	  layers/            0700
+//	    ID/                            a container's own
+//	      layer.json                   what it was made from; written once, before it is used
+//	      fs/ work/                    upper of its root file system
+//	      cache-N/{fs,work,commit}     upper of its N-th copy; commit: somebody said it is good
+//	    ID/                            a shifted copy of an image (where layers cannot be id-mapped)
+//	      layer.json fs/ users/
+//	    ID-N/                          a layer of a stack, once copy N of the container ID
+//	      layer.json fs/ parent users/ durable
+//	  caches/            0700
+//	    STACK/current          -> "GENERATION TOP BOOT"
+//	  caches.total             -> bytes of all stacks, for eviction
+//	  images/            0700  IDENTITY.size (measured once), IDENTITY.copy -> ID, IDENTITY.making -> ID
+//	  mnt/               0711
+//	    ID/              0711  (0700 if privileged) rootfs, cache-N: the only mount points of the store
+//
+// Everything that points at something else is a symlink that leads nowhere: its text is the pointer. It is made, replaced by rename
+// and read by one system call each, and lives in the inode, so no power cut leaves one empty. IDs are 128 random bits. A HANDLE names nothing but
+// its entry, so what a dead process left can never be in the way of a new container of that handle.
+//
+// On disk, owners are canonical: the files of a container's root belong to 0, whichever kind of container wrote them. So layers holds
+// real setuid-root files, and is closed to everybody but root.
+//
+// # Rules
+//
+//  1. An entry moves init → live → dead by rename. What it is in is its state.
+//  2. Intent first: an entry is made before what it leads to, and removed after it. So whatever a crash leaves can be found through an entry,
+//     or is a layer that nobody names.
+//  3. Who holds the lock of a handle owns all that is named through it. An entry in init or dead whose lock is free is rubbish; the next
+//     Create or Delete of the handle removes it.
+//  4. Deleting unmounts everything below mnt/ID first, and removes files only then, by directory descriptors, without following a symlink or
+//     crossing a mount. It needs no free space. nil is returned only when nothing is left.
+//  5. Nothing on the way of Create and Delete looks at all containers, all mounts or all files: the cost is that of the calls for one.
+//  6. A layer that is in use has a name in users/. The directory is removed, in one call that fails while it holds a name, before the layer is.
+//  7. What was made is looked at, as the container will see it, before Create returns.
+//
+// # Locks
+//
+// All are locks of the file STORE/lock, which the kernel releases when a process dies: the whole file, shared by all who change something and
+// exclusive for a sweep of leftovers; then one byte for each handle; then one byte each for an image, a stack, a record. In this order. The lock of a stack
+// is held for a few calls. That of an image is held while the image is copied or measured, so that this is done once; only who wants the same image waits, with
+// a limit. That of a handle is held for the whole of its Create or Delete.
+//
+// # What is on disk if we die here
+//
+// Create:
+//
+//	after                       on disk                                 cleaned by
+//	users/ID.N of a layer       a mark of no container                  gc
+//	init/HANDLE                 the entry alone                         next Create or Delete of HANDLE
+//	layers/ID, mnt/ID, mounts   a half-made container in init           next Create or Delete of HANDLE
+//	live/HANDLE                 a whole container nobody was told of    Delete (gdn sends one after each failed create)
+//	images/X.making, its layer  a half-made shifted copy                next copy of that image
+//
+// Delete:
+//
+//	after                       on disk                                 cleaned by
+//	dead/HANDLE                 a whole container in dead               next Create or Delete of HANDLE, which goes on
+//	umount, rmdir of mnt/ID     its layers                              the same
+//	removing the commit marker  a copy that is not committed            the same; the copy is dropped, the old generation stays
+//	Seal, Merge                 layers/ID as before, partly merged      the same; merged again
+//	layers/ID-N renamed         a sealed layer that is not the top      the same; published, or dropped if another was first
+//	STACK/current renamed       the new generation is complete          the same; the old top's marks are taken off
+//	unmark of the old top       layers that nobody uses, partly removed the same
+//	removal of layers/ID        a part of the layer                     the same
+//	                            the entry in dead                       the same
+//
+// A full disk: Create fails and takes back what it made. Delete works; should even its rename need a block, it goes on in live.
+//
+// A reboot: mounts are gone, entries and layers are there. Such containers can only be deleted; Stats says so. store.json holds another boot, so
+// the first Create looks at the host anew. Stacks published in an earlier boot are served without the layers that were never made durable,
+// and without all above these.
+//
+// # Not guaranteed
+//
+// Root file systems do not survive a reboot and are never flushed. An image that is changed or removed while containers use it shows them the change:
+// overlayfs calls that undefined. A generation promoted within the last minutes before a power cut may be lost; the one before it is served. The mounts are
+// made in the mount namespace of the caller: who starts the container must share it.
 package volumes
