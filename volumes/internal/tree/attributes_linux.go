@@ -47,11 +47,26 @@ func CopyTop(src, dst *os.File, warn func(error)) error {
 	if err := unix.Fchownat(int(dst.Fd()), "", int(st.Uid), int(st.Gid), unix.AT_EMPTY_PATH); err != nil {
 		return &os.PathError{Op: "chown", Path: dst.Name(), Err: err}
 	}
+	if err := dropACLs(int(dst.Fd())); err != nil {
+		return fmt.Errorf("ACL of %q: %w", dst.Name(), err)
+	}
 	if err := copyXattrs(int(src.Fd()), ".", int(dst.Fd()), ".", CopyOptions{Warn: warn}); err != nil {
 		return fmt.Errorf("attributes of %q: %w", src.Name(), err)
 	}
 	if err := unix.Fchmodat(int(dst.Fd()), ".", st.Mode&0o7777, 0); err != nil {
 		return &os.PathError{Op: "chmod", Path: dst.Name(), Err: err}
+	}
+	return nil
+}
+
+// dropACLs takes off the ACLs that a new directory inherited from the default ACL of the one it was made in (acl(5)): what is made below it
+// would go on inheriting them.
+func dropACLs(dir int) error {
+	for _, name := range []string{"system.posix_acl_default", "system.posix_acl_access"} {
+		err := unix.Lremovexattr(procPath(dir, "."), name)
+		if err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.EOPNOTSUPP) {
+			return os.NewSyscallError("removexattr", err)
+		}
 	}
 	return nil
 }
