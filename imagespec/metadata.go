@@ -43,9 +43,9 @@ func ParseMetadata(b []byte) (Metadata, error) {
 		name, _, ok := strings.Cut(entry, "=")
 		switch {
 		case !ok || name == "":
-			return Metadata{}, fmt.Errorf("image metadata: env entry %d is not NAME=VALUE", i+1)
+			return Metadata{}, fmt.Errorf("metadata.json: env entry %d is not NAME=VALUE", i+1)
 		case strings.Contains(entry, "\x00"):
-			return Metadata{}, fmt.Errorf("image metadata: env entry %d contains a zero byte", i+1)
+			return Metadata{}, fmt.Errorf("metadata.json: env entry %d contains a zero byte", i+1)
 		}
 	}
 	return *m, nil
@@ -55,7 +55,7 @@ func ParseMetadata(b []byte) (Metadata, error) {
 func jsonError(err error) error {
 	var wrongType *json.UnmarshalTypeError
 	if errors.As(err, &wrongType) {
-		return fmt.Errorf(`image metadata: wrong type at byte %d: it must be {"env":["NAME=VALUE"],"user":"name"}`, wrongType.Offset)
+		return fmt.Errorf(`metadata.json: wrong type at byte %d: it must be {"env":["NAME=VALUE"],"user":"name"}`, wrongType.Offset)
 	}
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {

@@ -62,7 +62,7 @@ func (s *Store) remove(ctx context.Context, h Handle, step func(string)) (Delete
 	step("lock")
 	ends, err := s.dismantle(ctx, id, step)
 	if err == nil {
-		err = s.removeEntry(st, h)
+		err = s.removeEntry(ctx, st, h)
 	}
 	return Deleted{ID: id, Copies: ends}, err
 }
@@ -72,12 +72,15 @@ func (s *Store) forget(ctx context.Context, st state, h Handle, id string) error
 	if _, err := s.dismantle(ctx, id, func(string) {}); err != nil {
 		return err
 	}
-	return s.removeEntry(st, h)
+	return s.removeEntry(ctx, st, h)
 }
 
 // dismantle unmounts and removes everything that is named id: first the mounts, then the mount points, then what its copies are worth keeping for
 // is kept, then the layer. Each part may be absent, so it can be stopped at any point and done again.
 func (s *Store) dismantle(ctx context.Context, id string, step func(string)) (ends []CopyEnd, err error) {
+	if id == "" {
+		return nil, nil // of an entry that is not ours: it leads to nothing
+	}
 	if err := s.opts.Driver.Unmount(ctx, s.path("mnt", id)); err != nil {
 		return nil, err
 	}

@@ -1,9 +1,9 @@
 package volumes
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -28,16 +28,19 @@ func (s *Store) entryPath(st state, h Handle) string {
 	return s.dir + "/volumes/" + string(st) + "/" + h.name
 }
 
-// readEntry returns the ID that h's entry in st names. ErrNotFound: there is none.
+// readEntry returns the ID that h's entry in st names. ErrNotFound: there is none. An entry that is not one of ours, put there by hand or by a
+// damaged file system, has the ID "": it leads to nothing, and only it itself can be removed.
 func (s *Store) readEntry(st state, h Handle) (string, error) {
 	id, err := os.Readlink(s.entryPath(st, h))
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return "", ErrNotFound
+	case errors.Is(err, unix.EINVAL): // no symlink
+		return "", nil
 	case err != nil:
 		return "", err
 	case !isID(id):
-		return "", fmt.Errorf("entry %q names %q, which is no ID", s.entryPath(st, h), id)
+		return "", nil
 	}
 	return id, nil
 }
@@ -62,10 +65,13 @@ func (s *Store) moveEntry(from, to state, h Handle) error {
 	return os.Rename(s.entryPath(from, h), s.entryPath(to, h))
 }
 
-func (s *Store) removeEntry(st state, h Handle) error {
+func (s *Store) removeEntry(ctx context.Context, st state, h Handle) error {
 	err := os.Remove(s.entryPath(st, h))
-	if errors.Is(err, unix.ENOENT) {
+	switch {
+	case errors.Is(err, unix.ENOENT):
 		return nil
+	case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EEXIST): // a directory, so not one of ours
+		return removeBelow(ctx, s.path("volumes", string(st)), h.name)
 	}
 	return err
 }

@@ -45,10 +45,14 @@ func (s *Store) whatIsFull() string {
 	if err := unix.Statfs(s.dir, &fs); err != nil {
 		return fmt.Sprintf("the file system of the store %q is full", s.dir)
 	}
+	free := fs.Bavail * uint64(fs.Bsize)
+	switch {
 	// File systems that make inodes as they need them (btrfs) say 0 in all.
-	if fs.Files > 0 && fs.Ffree < fs.Files/100+16 {
+	case fs.Files > 0 && fs.Ffree < fs.Files/100+16:
 		return fmt.Sprintf("the file system of the store %q is out of inodes (%d of %d free), not of bytes", s.dir, fs.Ffree, fs.Files)
+	case fs.Bavail < fs.Blocks/50 || free < 64<<20:
+		return fmt.Sprintf("the file system of the store %q is full (%d MiB of %d MiB free)", s.dir, free>>20, fs.Blocks*uint64(fs.Bsize)>>20)
 	}
-	return fmt.Sprintf("the file system of the store %q is full (%d MiB of %d MiB free)", s.dir,
-		fs.Bavail*uint64(fs.Bsize)>>20, fs.Blocks*uint64(fs.Bsize)>>20)
+	return fmt.Sprintf("the file system of the store %q has room (%d MiB free), so a limit of the kernel may be reached, such as fs.mount-max or user.max_user_namespaces",
+		s.dir, free>>20)
 }

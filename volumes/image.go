@@ -30,7 +30,7 @@ func OpenImage(dir string) (*Image, error) {
 	}
 	f, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open the image: %w", err)
+		return nil, err
 	}
 	return newImage(f, nil, nil)
 }

@@ -80,7 +80,7 @@ func refuseUnsupported(c *call, args createArgs) error {
 		return nil
 	}
 	if !c.config.ignoreDiskLimit {
-		return fmt.Errorf("a disk limit (%d bytes) is %w, as nothing would enforce it: ask for none, or start gdn with --image-plugin-extra-arg=--ignore-disk-limit",
+		return fmt.Errorf("a disk limit (%d bytes) is %w, as nothing would enforce it: ask for none, or give this slot of gdn the extra arg --ignore-disk-limit",
 			args.diskLimitBytes, volumes.ErrUnsupported)
 	}
 	c.fact("ignored-disk-limit-bytes", args.diskLimitBytes)

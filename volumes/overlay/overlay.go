@@ -87,8 +87,13 @@ func (d *Driver) Mount(ctx context.Context, f volumes.Features, v volumes.View) 
 				return err
 			}
 		case l.Map:
-			if dir, err = m.mapped(dir, fmt.Sprintf("lower-%d", i)); err != nil {
+			dir, err = m.mapped(dir, fmt.Sprintf("lower-%d", i))
+			// Only what this file system can never do: a passing lack of something is no reason to copy an image.
+			if mnt.IsUnsupported(err) {
 				return fmt.Errorf("layer %q %w: %w", l.Dir.Name(), volumes.ErrCannotMap, err)
+			}
+			if err != nil {
+				return err
 			}
 		}
 		o.Lowers = append(o.Lowers, dir)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/concourse/bc-image-plugin/volumes"
+	"github.com/concourse/bc-image-plugin/volumes/internal/mnt"
 	"github.com/concourse/bc-image-plugin/volumes/internal/tree"
 	"github.com/concourse/bc-image-plugin/volumes/internal/userns"
 	"golang.org/x/sys/unix"
@@ -42,8 +43,13 @@ func (d *Driver) Probe(ctx context.Context, scratch volumes.View) (volumes.Featu
 		v := scratch
 		v.Lowers = []volumes.Lower{{Dir: dir, Map: f.IDMap}}
 		v.Mapped, v.UpperMapped, v.MaxID, v.UserNS = f.IDMap, f.IDMap, maxID, userNS
-		if last = d.try(ctx, f, v); last == nil {
+		last = d.try(ctx, f, v)
+		switch {
+		case last == nil:
 			return f, nil
+		case !mnt.IsUnsupported(last) && !errors.Is(last, errWrong):
+			// A passing lack of memory or descriptors says nothing about the host, and the answer holds for a whole boot.
+			return volumes.Features{}, last
 		}
 	}
 	return volumes.Features{}, fmt.Errorf("no kind of overlay mount works here (Linux %s): %w", kernelVersion(), last)
@@ -85,10 +91,17 @@ func check(v volumes.View) error {
 		return err
 	}
 	if st.Uid != v.Root() {
-		return fmt.Errorf("the root belongs to %d instead of %d", st.Uid, v.Root())
+		return fmt.Errorf("%w: the root belongs to %d instead of %d", errWrong, st.Uid, v.Root())
 	}
-	return os.WriteFile(filepath.Join(v.Target, "probe"), nil, 0o600)
+	err := os.WriteFile(filepath.Join(v.Target, "probe"), nil, 0o600)
+	if errors.Is(err, unix.EROFS) {
+		return fmt.Errorf("%w: %w", errWrong, err)
+	}
+	return err
 }
+
+// errWrong: the kernel made the mount, and not as it was asked to.
+var errWrong = errors.New("the mount is not as it should be")
 
 func removeAll(ctx context.Context, dir string, names ...string) error {
 	d, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)

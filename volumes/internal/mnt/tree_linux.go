@@ -19,7 +19,7 @@ import (
 func Clone(dir *os.File) (*os.File, error) {
 	fd, err := unix.OpenTree(int(dir.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
-		return nil, &os.PathError{Op: "open_tree", Path: dir.Name(), Err: err}
+		return nil, MountLimit(&os.PathError{Op: "open_tree", Path: dir.Name(), Err: err})
 	}
 	return os.NewFile(uintptr(fd), dir.Name()), nil
 }
@@ -80,29 +80,28 @@ const maxStacked = 1000
 // in use (EBUSY) it tries again until ctx is done; the error then wraps EBUSY. It never detaches lazily: a mount that somebody
 // still uses would go on living where nobody sees it.
 //
-// busy, if not nil, is called after an EBUSY; it may unmount what is mounted below target.
+// busy, if not nil, is called after an EBUSY, once for each of the stacked mounts; it may unmount what is mounted below target.
 func Unmount(ctx context.Context, target string, busy func() error) error {
 	delay := time.Millisecond
-	for range maxStacked {
+	asked := false
+	for stacked := 0; stacked < maxStacked; {
 		err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW)
 		switch {
 		case err == nil:
+			stacked++
+			asked = false // the next one has mounts of its own below
 			continue
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
 			return nil // not a mount point (any more)
 		case !errors.Is(err, unix.EBUSY):
 			return &os.PathError{Op: "umount", Path: target, Err: err}
 		}
-		if busy != nil {
+		if busy != nil && !asked {
 			if err := busy(); err != nil {
 				return err
 			}
-			// What was below it is gone now, and with it perhaps the reason.
-			if unix.Unmount(target, unix.UMOUNT_NOFOLLOW) == nil {
-				busy = nil
-				continue
-			}
-			busy = nil
+			asked = true
+			continue // what was below it is gone now, and with it perhaps the reason
 		}
 		select {
 		case <-ctx.Done():

@@ -48,6 +48,9 @@ func CopyTop(src, dst *os.File, warn func(error)) error {
 	if err := unix.Fchownat(int(dst.Fd()), "", int(st.Uid), int(st.Gid), unix.AT_EMPTY_PATH); err != nil {
 		return &os.PathError{Op: "chown", Path: dst.Name(), Err: err}
 	}
+	if err := dropACLs(int(dst.Fd())); err != nil {
+		return fmt.Errorf("ACL of %q: %w", dst.Name(), err)
+	}
 	if err := copyXattrs(int(src.Fd()), ".", int(dst.Fd()), ".", CopyOptions{Warn: warn}); err != nil {
 		return fmt.Errorf("attributes of %q: %w", src.Name(), err)
 	}
@@ -97,6 +100,18 @@ func readXattrs(f *os.File) (map[string]string, error) {
 // isOverlays says whether an attribute is overlayfs's own.
 func isOverlays(name string) bool {
 	return strings.HasPrefix(name, "trusted.overlay.") || strings.HasPrefix(name, "user.overlay.")
+}
+
+// dropACLs takes off the ACLs that a new directory inherited from the default ACL of the one it was made in (acl(5)): what is made below it
+// would go on inheriting them.
+func dropACLs(dir int) error {
+	for _, name := range []string{"system.posix_acl_default", "system.posix_acl_access"} {
+		err := unix.Lremovexattr(procPath(dir, "."), name)
+		if err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.EOPNOTSUPP) {
+			return os.NewSyscallError("removexattr", err)
+		}
+	}
+	return nil
 }
 
 // copyXattrs copies every extended attribute except overlayfs's own.

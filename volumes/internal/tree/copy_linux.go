@@ -23,8 +23,8 @@ type CopyOptions struct {
 //
 // Kept: modes, owners (through MapID), times to the nanosecond of files, directories and symlinks, extended attributes, ACLs,
 // capabilities, hard links inside the tree, holes, FIFOs, sockets and device nodes (which are made anew, never opened), names
-// of any bytes. Not kept: what is mounted below src, ctime and birth time, flags of chattr. Data is shared with the source where the file
-// system can (reflink).
+// of any bytes. Not kept: ctime and birth time, flags of chattr. Data is shared with the source where the file system can (reflink).
+// A mount below src is an error: see [Walk].
 //
 // A failed copy leaves what it had made so far, and a directory "name.links" beside it: remove both.
 func Copy(ctx context.Context, src *os.File, dstDir int, name string, o CopyOptions) error {
@@ -35,9 +35,15 @@ func Copy(ctx context.Context, src *os.File, dstDir int, name string, o CopyOpti
 	if err != nil {
 		return err
 	}
+	if err := dropACLs(dst.fd()); err != nil {
+		return fmt.Errorf("ACL of %q: %w", name, err)
+	}
 	c := &copier{o: o, dst: dst, linksName: name + ".links", dstDir: dstDir, links: -1}
 	defer c.close()
-	err = Walk(ctx, int(src.Fd()), ".", Visitor{Visit: c.visit, Leave: c.leave})
+	err = Walk(ctx, int(src.Fd()), ".", Visitor{
+		Visit: func(e Entry) error { return c.visit(ctx, e) },
+		Leave: c.leave,
+	})
 	if err != nil {
 		return fmt.Errorf("copy %q: %w", src.Name(), err)
 	}
@@ -62,7 +68,7 @@ func (c *copier) close() {
 	}
 }
 
-func (c *copier) visit(e Entry) error {
+func (c *copier) visit(ctx context.Context, e Entry) error {
 	if e.IsDir() {
 		if e.Name != "." {
 			if err := unix.Mkdirat(c.dst.fd(), e.Name, 0o700); err != nil {
@@ -75,7 +81,7 @@ func (c *copier) visit(e Entry) error {
 		c.stats = append(c.stats, e.Stat)
 		return nil
 	}
-	if err := c.file(e); err != nil {
+	if err := c.file(ctx, e); err != nil {
 		return fmt.Errorf("%q: %w", e.Name, err)
 	}
 	return nil
@@ -97,7 +103,7 @@ func (c *copier) leave(dir int) error {
 }
 
 // file copies anything that is not a directory.
-func (c *copier) file(e Entry) error {
+func (c *copier) file(ctx context.Context, e Entry) error {
 	st := e.Stat
 	if st.Nlink > 1 {
 		done, err := c.linked(e)
@@ -107,7 +113,7 @@ func (c *copier) file(e Entry) error {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		if err := c.regular(e); err != nil {
+		if err := c.regular(ctx, e); err != nil {
 			return err
 		}
 	case unix.S_IFLNK:
@@ -165,9 +171,13 @@ func (c *copier) remember(e Entry) error {
 	return os.NewSyscallError("link", err)
 }
 
-func inodeName(e Entry) string { return strconv.FormatUint(e.Stat.Ino, 10) }
+// inodeName is unique in one walk. A tree without mounts can still span devices (subvolumes of btrfs, layers of an overlay), each of which
+// counts its inodes from the start.
+func inodeName(e Entry) string {
+	return strconv.FormatUint(e.Stat.Dev, 16) + "-" + strconv.FormatUint(e.Stat.Ino, 16)
+}
 
-func (c *copier) regular(e Entry) error {
+func (c *copier) regular(ctx context.Context, e Entry) error {
 	in, err := unix.Openat(e.Dir, e.Name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("open", err)
@@ -188,7 +198,7 @@ func (c *copier) regular(e Entry) error {
 	if c.buf == nil {
 		c.buf = make([]byte, 128<<10)
 	}
-	if err := copyData(out, in, st.Size, c.buf); err != nil {
+	if err := copyData(ctx, out, in, st.Size, c.buf); err != nil {
 		unix.Close(out)
 		return err
 	}
@@ -196,7 +206,7 @@ func (c *copier) regular(e Entry) error {
 }
 
 // copyData copies size bytes: by sharing the extents, else segment by segment with the holes left out.
-func copyData(out, in int, size int64, buf []byte) error {
+func copyData(ctx context.Context, out, in int, size int64, buf []byte) error {
 	if size == 0 {
 		return nil
 	}
@@ -218,7 +228,7 @@ func copyData(out, in int, size int64, buf []byte) error {
 		if err != nil {
 			return os.NewSyscallError("lseek", err)
 		}
-		if err := copySegment(out, in, data, min(hole, size), buf); err != nil {
+		if err := copySegment(ctx, out, in, data, min(hole, size), buf); err != nil {
 			return err
 		}
 		pos = hole
@@ -226,11 +236,17 @@ func copyData(out, in int, size int64, buf []byte) error {
 	return nil
 }
 
+// copyStep is how much is copied between two looks at the context.
+const copyStep = 32 << 20
+
 // copySegment copies the bytes from pos up to end, inside the kernel where it can.
-func copySegment(out, in int, pos, end int64, buf []byte) error {
+func copySegment(ctx context.Context, out, in int, pos, end int64, buf []byte) error {
 	for pos < end {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		from, to := pos, pos
-		n, err := unix.CopyFileRange(in, &from, out, &to, int(min(end-pos, 1<<30)), 0)
+		n, err := unix.CopyFileRange(in, &from, out, &to, int(min(end-pos, copyStep)), 0)
 		switch {
 		case err == nil && n > 0:
 			pos += int64(n)

@@ -259,5 +259,5 @@ func (m *merger) link(e Entry) error {
 	}
 	e.Stat.Nlink = 1 // on its own from here on
 	c := copier{dst: m.dst, buf: m.buf, links: -1}
-	return c.file(e)
+	return c.file(m.tick.ctx, e)
 }

@@ -1,0 +1,74 @@
+package mnt
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestBelow(t *testing.T) {
+	requireRoot(t)
+	dir := newDir(t)
+	odd := " \t\n\\#\xff"
+	var want []string
+	for _, p := range []string{"a", "a/b", "a/b", "a/" + odd, "aa"} {
+		tmpfs(t, dir+"/"+p)
+		if strings.HasPrefix(p, "a/") {
+			want = append(want, dir+"/"+p)
+		}
+	}
+	slices.Reverse(want) // latest first: in this order they can be unmounted
+	got, err := Below(dir + "/a")
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+	if got, err := Below(dir + "/absent"); err != nil || len(got) > 0 {
+		t.Errorf("below nothing: %q, %v", got, err)
+	}
+}
+
+// Doctor counted the mounts of the namespace with it and always found none.
+func TestBelowTheRoot(t *testing.T) {
+	got, err := Below("/")
+	if err != nil || !slices.Contains(got, "/proc") || slices.Contains(got, "/") {
+		t.Errorf("got %q, %v, want all mounts but / itself", got, err)
+	}
+}
+
+func TestUnescapeOctal(t *testing.T) {
+	for in, want := range map[string]string{
+		`/a`: "/a", `/a\040b`: "/a b", `\134040`: `\040`, `\011\012\043`: "\t\n#", `\\`: `\\`, `\04`: `\04`, `\08x`: `\08x`, `\377`: "\xff", ``: "",
+	} {
+		if got := unescapeOctal(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+// escapeOctal is what the kernel does (fs/seq_file.c, mangle_path).
+func escapeOctal(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		if strings.IndexByte(" \t\n\\#", s[i]) >= 0 {
+			fmt.Fprintf(&b, `\%03o`, s[i])
+		} else {
+			b.WriteByte(s[i])
+		}
+	}
+	return b.String()
+}
+
+func FuzzUnescapeOctal(f *testing.F) {
+	for _, s := range []string{"/a", "/a b", `\040`, "\n\t\\#", "\xff"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if got := unescapeOctal(escapeOctal(s)); got != s {
+			t.Errorf("%q became %q", s, got)
+		}
+		if got := unescapeOctal(s); len(got) > len(s) { // any other input: it must not panic
+			t.Errorf("%q grew to %q", s, got)
+		}
+	})
+}

@@ -1,0 +1,364 @@
+package tree
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxID is root of an unprivileged container, the id that is swapped with 0.
+const maxID = 4294967294
+
+func swap(id uint32) uint32 {
+	switch id {
+	case 0:
+		return maxID
+	case maxID:
+		return 0
+	}
+	return id
+}
+
+// makeZoo makes a tree of everything that a copy keeps. Times are set last, inner ones first.
+func makeZoo(t *testing.T, dir string) {
+	t.Helper()
+	day := time.Date(2020, 2, 3, 4, 5, 6, 123456789, time.UTC)
+	write(t, dir+"/plain", "content")
+	write(t, dir+"/setuid", "#!")
+	check(t, os.Chown(dir+"/setuid", 1000, 0))
+	check(t, unix.Chmod(dir+"/setuid", 0o6755))
+	write(t, dir+"/closed/file", "")
+	check(t, unix.Chmod(dir+"/closed/file", 0))
+	check(t, unix.Chmod(dir+"/closed", 0))
+	mkdir(t, dir+"/sticky/empty")
+	check(t, unix.Chmod(dir+"/sticky", 0o3777))
+	for i, id := range []uint32{0, 1, 1000, maxID - 1, maxID} {
+		p := fmt.Sprintf("%s/owner-%d", dir, i)
+		write(t, p, "")
+		check(t, os.Lchown(p, int(id), int(swap(id))))
+	}
+	for i, to := range []string{"plain", "/etc/passwd", "absent", "../outside", strings.Repeat("x", 4000)} {
+		p := fmt.Sprintf("%s/symlink-%d", dir, i)
+		check(t, os.Symlink(to, p))
+		check(t, os.Lchown(p, 0, 5))
+	}
+	setXattr(t, dir+"/symlink-0", "trusted.on-link", []byte("1"))
+	setXattr(t, dir+"/plain", "user.x", []byte("\x00\xff"))
+	setXattr(t, dir+"/plain", "user.large", bytes.Repeat([]byte("v"), 2000))
+	setXattr(t, dir+"/plain", "trusted.x", nil)
+	setXattr(t, dir+"/plain", "system.posix_acl_access", aclFor(0, 1000))
+	setXattr(t, dir+"/sticky", "system.posix_acl_default", aclFor(maxID, 0))
+	setXattr(t, dir+"/sticky", "user.dir", []byte("d"))
+	write(t, dir+"/cap2", "")
+	setXattr(t, dir+"/cap2", "security.capability", capability(2, 0))
+	write(t, dir+"/cap3", "")
+	setXattr(t, dir+"/cap3", "security.capability", capability(3, 1000))
+	for i, mode := range []uint32{unix.S_IFIFO, unix.S_IFSOCK, unix.S_IFCHR, unix.S_IFBLK} {
+		check(t, unix.Mknod(fmt.Sprintf("%s/special-%d", dir, i), mode|0o640, int(unix.Mkdev(1, 5))))
+	}
+	check(t, unix.Mknod(dir+"/whiteout", unix.S_IFCHR, 0))
+	for _, n := range []string{"plain", "symlink-1", "special-0", "setuid"} { // hard links, also across directories
+		mkdir(t, dir+"/sub/sub")
+		check(t, os.Link(dir+"/"+n, dir+"/sub/sub/link-"+n))
+		check(t, os.Link(dir+"/"+n, dir+"/another-"+n))
+	}
+	write(t, dir+"/not\xffutf8\n/\xfe", "")
+	write(t, dir+"/"+strings.Repeat("n", 255), "")
+	for i, p := range []string{"symlink-0", "plain", "special-0", "sticky/empty", "sticky", "sub/sub", "closed", "."} {
+		setTimes(t, dir+"/"+p, day.Add(time.Duration(i)*time.Hour+time.Duration(i)))
+	}
+}
+
+func TestCopyKeepsEverything(t *testing.T) {
+	requireRoot(t)
+	src := newDir(t)
+	makeZoo(t, src)
+	want := describe(t, src, keep)
+	for name, c := range map[string]struct {
+		mapID func(uint32) uint32
+		on    string
+	}{
+		"as it is":                {nil, ""},
+		"ids swapped":             {swap, ""},
+		"to another file system":  {nil, "tmpfs"},
+		"swapped to another kind": {swap, "tmpfs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dst := newDir(t)
+			if c.on != "" {
+				dst = newFS(t, c.on, "")
+			}
+			check(t, Copy(t.Context(), open(t, src), fd(t, dst), "copy", CopyOptions{
+				MapID: c.mapID,
+				Warn:  func(err error) { t.Errorf("warning: %v", err) },
+			}))
+			inverse := keep
+			if c.mapID != nil {
+				inverse = c.mapID // swap is its own inverse
+			}
+			same(t, describe(t, dst+"/copy", inverse), want)
+			if exists(dst + "/copy.links") {
+				t.Error("the directory of links is left")
+			}
+		})
+	}
+	same(t, describe(t, src, keep), want) // the source is only read
+}
+
+// Reading a file changes when it was last read, so this looks before anybody reads the copy.
+func TestCopyKeepsAccessTimes(t *testing.T) {
+	src, dst := newDir(t), newDir(t)
+	write(t, src+"/d/file", "content")
+	check(t, os.Symlink("d", src+"/link"))
+	names := []string{"link", "d/file", "d", "."}
+	want := map[string]unix.Stat_t{}
+	for i, n := range names {
+		setTimes(t, src+"/"+n, time.Unix(1_500_000_000+int64(i), 1+int64(i)))
+		var st unix.Stat_t
+		check(t, unix.Lstat(src+"/"+n, &st))
+		want[n] = st
+	}
+	check(t, Copy(t.Context(), open(t, src), fd(t, dst), "copy", CopyOptions{}))
+	for _, n := range names {
+		var st unix.Stat_t
+		check(t, unix.Lstat(dst+"/copy/"+n, &st))
+		if st.Atim != want[n].Atim || st.Mtim != want[n].Mtim {
+			t.Errorf("%q: times %v and %v, want %v and %v", n, st.Atim, st.Mtim, want[n].Atim, want[n].Mtim)
+		}
+	}
+}
+
+func TestCopyMapsCapabilities(t *testing.T) {
+	requireRoot(t)
+	src, dst := newDir(t), newDir(t)
+	write(t, src+"/f", "")
+	setXattr(t, src+"/f", "security.capability", capability(2, 0))
+	check(t, Copy(t.Context(), open(t, src), fd(t, dst), "shifted", CopyOptions{MapID: swap}))
+	if got := getTestXattr(t, dst+"/shifted/f", "security.capability"); !bytes.Equal(got, capability(3, maxID)) {
+		t.Errorf("shifted: %x, want %x", got, capability(3, maxID))
+	}
+	check(t, Copy(t.Context(), open(t, dst+"/shifted"), fd(t, dst), "back", CopyOptions{MapID: swap}))
+	if got := getTestXattr(t, dst+"/back/f", "security.capability"); !bytes.Equal(got, capability(2, 0)) {
+		t.Errorf("shifted back: %x, want %x", got, capability(2, 0))
+	}
+}
+
+func TestCopyLeavesOverlayAttributesBehind(t *testing.T) {
+	requireRoot(t)
+	src, dst := newDir(t), newDir(t)
+	mkdir(t, src+"/d")
+	for _, p := range []string{src, src + "/d"} {
+		setXattr(t, p, "trusted.overlay.opaque", []byte("y"))
+		setXattr(t, p, "user.overlay.opaque", []byte("y"))
+		setXattr(t, p, "user.kept", []byte("y"))
+	}
+	check(t, Copy(t.Context(), open(t, src), fd(t, dst), "copy", CopyOptions{}))
+	for _, p := range []string{dst + "/copy", dst + "/copy/d"} {
+		names, err := listXattrs(p)
+		if err != nil || len(names) != 1 || names[0] != "user.kept" {
+			t.Errorf("%q has %q, %v", p, names, err)
+		}
+	}
+}
+
+// A store below a directory with a default ACL gave its root file systems an ACL that their image does not have.
+func TestCopyDoesNotInheritACLs(t *testing.T) {
+	requireRoot(t)
+	src, dst := newDir(t), newDir(t)
+	write(t, src+"/d/file", "")
+	setXattr(t, dst, "system.posix_acl_default", aclFor(1000, 1000))
+	want := describe(t, src, keep)
+
+	check(t, Copy(t.Context(), open(t, src), fd(t, dst), "copy", CopyOptions{}))
+	same(t, describe(t, dst+"/copy", keep), want)
+
+	check(t, os.Mkdir(dst+"/top", 0o755))
+	check(t, CopyTop(open(t, src), open(t, dst+"/top"), nil))
+	setTimes(t, dst+"/top", time.Unix(0, 0))
+	setTimes(t, src, time.Unix(0, 0))
+	same(t, describe(t, dst+"/top", keep), map[string]string{".": describe(t, src, keep)["."]})
+}
+
+func TestCopyTop(t *testing.T) {
+	requireRoot(t)
+	src, dst := newDir(t), newDir(t)
+	check(t, os.Chown(src, 7, maxID))
+	setXattr(t, src, "user.x", []byte("x"))
+	setXattr(t, src, "trusted.x", []byte("t"))
+	setXattr(t, src, "trusted.overlay.opaque", []byte("y"))
+	setXattr(t, src, "system.posix_acl_access", aclFor(1, 2))
+	setXattr(t, src, "system.posix_acl_default", aclFor(3, 4))
+	check(t, unix.Chmod(src, 0o3751))
+	check(t, CopyTop(open(t, src), open(t, dst), nil))
+	for _, d := range []string{src, dst} {
+		setTimes(t, d, time.Unix(1, 0))
+	}
+	same(t, describe(t, dst, keep), describe(t, src, keep))
+	if names, _ := listXattrs(dst); strings.Contains(strings.Join(names, " "), "overlay") {
+		t.Errorf("it has %q", names)
+	}
+}
+
+// btrfs subvolumes in one tree number their inodes each for itself: two files of one number and several links became one.
+func TestCopyTellsInodesOfTwoDevicesApart(t *testing.T) {
+	requireRoot(t)
+	for _, tool := range []string{"mkfs.btrfs", "btrfs"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs %s", tool)
+		}
+	}
+	dir := newDir(t)
+	check(t, os.WriteFile(dir+"/image", nil, 0o600))
+	check(t, os.Truncate(dir+"/image", 300<<20))
+	src := dir + "/fs"
+	mkdir(t, src)
+	command(t, "mkfs.btrfs", "-q", dir+"/image")
+	command(t, "mount", "-o", "loop", dir+"/image", src)
+	t.Cleanup(func() { command(t, "umount", "-l", src) })
+	for _, sub := range []string{"a", "b"} {
+		command(t, "btrfs", "-q", "subvolume", "create", src+"/"+sub)
+		write(t, src+"/"+sub+"/file", "of "+sub)
+		check(t, os.Link(src+"/"+sub+"/file", src+"/"+sub+"/link"))
+	}
+	var st [2]unix.Stat_t
+	check(t, errors.Join(unix.Stat(src+"/a/file", &st[0]), unix.Stat(src+"/b/file", &st[1])))
+	if st[0].Ino != st[1].Ino || st[0].Dev == st[1].Dev {
+		t.Fatal("the inode numbers differ, so nothing would be tested")
+	}
+	dst := newDir(t)
+	check(t, Copy(t.Context(), open(t, src), fd(t, dst), "copy", CopyOptions{}))
+	for _, sub := range []string{"a", "b"} {
+		got, err := os.ReadFile(dst + "/copy/" + sub + "/link")
+		if err != nil || string(got) != "of "+sub {
+			t.Errorf("file in %q holds %q, %v", sub, got, err)
+		}
+	}
+}
+
+func command(t testing.TB, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %q: %v: %s", name, args, err, out)
+	}
+}
+
+func TestCopyOfADeepTree(t *testing.T) {
+	src, dst := newDir(t), newDir(t)
+	makeDeep(t, src, 5_100)
+	check(t, Copy(t.Context(), open(t, src), fd(t, dst), "copy", CopyOptions{}))
+	if a, b := measure(t, src, 0), measure(t, dst+"/copy", 0); a.Entries != b.Entries || a.Entries != 5_101 {
+		t.Errorf("%d entries became %d", a.Entries, b.Entries)
+	}
+}
+
+// ext4 takes 65,000 links to one file, tmpfs any number.
+func TestCopyStartsANewFileWhereNoMoreLinksFit(t *testing.T) {
+	requireRoot(t)
+	const links = 65_010
+	src, dst := newFS(t, "tmpfs", ""), newDir(t)
+	if kind := fsType(t, dst); kind != unix.EXT4_SUPER_MAGIC {
+		t.Skipf("needs ext4 for temporary files, has %x", kind)
+	}
+	write(t, src+"/0", "content")
+	at := fd(t, src)
+	for i := 1; i < links; i++ {
+		check(t, unix.Linkat(at, "0", at, fmt.Sprint(i), 0))
+	}
+	check(t, Copy(t.Context(), open(t, src), fd(t, dst), "copy", CopyOptions{}))
+	inodes := map[uint64]int{}
+	check(t, Walk(t.Context(), fd(t, dst), "copy", Visitor{Visit: func(e Entry) error {
+		if !e.IsDir() {
+			inodes[e.Stat.Ino]++
+		}
+		return nil
+	}}))
+	total := 0
+	for _, n := range inodes {
+		total += n
+	}
+	if len(inodes) != 2 || total != links {
+		t.Errorf("%d names of %d files, want %d of 2", total, len(inodes), links)
+	}
+}
+
+func fsType(t testing.TB, dir string) int64 {
+	t.Helper()
+	var fs unix.Statfs_t
+	check(t, unix.Statfs(dir, &fs))
+	return int64(fs.Type)
+}
+
+func TestCopyFails(t *testing.T) {
+	t.Run("where the name exists", func(t *testing.T) {
+		src, dst := newDir(t), newDir(t)
+		write(t, dst+"/copy/mine", "")
+		err := Copy(t.Context(), open(t, src), fd(t, dst), "copy", CopyOptions{})
+		if !errors.Is(err, unix.EEXIST) || !exists(dst+"/copy/mine") {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("when cancelled", func(t *testing.T) {
+		src, dst := newDir(t), newDir(t)
+		makeWide(t, src, 1_000)
+		err := Copy(onLook(func(n int) error {
+			if n == 3 {
+				return context.Canceled
+			}
+			return nil
+		}), open(t, src), fd(t, dst), "copy", CopyOptions{})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+		check(t, Remove(t.Context(), fd(t, dst), "copy"))
+	})
+	t.Run("on a full disk, and the rest can be removed", func(t *testing.T) {
+		src, dst := newDir(t), newFS(t, "tmpfs", "size=1m")
+		for i := range 10 {
+			write(t, fmt.Sprintf("%s/f%d", src, i), strings.Repeat("x", 200<<10))
+			check(t, os.Link(fmt.Sprintf("%s/f%d", src, i), fmt.Sprintf("%s/l%d", src, i)))
+		}
+		err := Copy(t.Context(), open(t, src), fd(t, dst), "copy", CopyOptions{})
+		if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), src) {
+			t.Errorf("error %v", err)
+		}
+		check(t, Remove(t.Context(), fd(t, dst), "copy"))
+		check(t, Remove(t.Context(), fd(t, dst), "copy.links"))
+		if names, err := os.ReadDir(dst); err != nil || len(names) > 0 {
+			t.Errorf("left: %v, %v", names, err)
+		}
+	})
+	t.Run("at a mount", func(t *testing.T) {
+		requireRoot(t)
+		src, dst := newDir(t), newDir(t)
+		mkdir(t, src+"/m")
+		check(t, unix.Mount(newDir(t), src+"/m", "", unix.MS_BIND, ""))
+		defer unix.Unmount(src+"/m", unix.MNT_DETACH)
+		if err := Copy(t.Context(), open(t, src), fd(t, dst), "copy", CopyOptions{}); !errors.Is(err, unix.EXDEV) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// A file that was replaced by something else since it was looked at must not be opened to the end of days.
+func TestCopyReadsRegularFilesOnly(t *testing.T) {
+	src, dst := newDir(t), newDir(t)
+	check(t, unix.Mkfifo(src+"/pipe", 0o600))
+	check(t, os.Symlink("/etc/passwd", src+"/link"))
+	root, err := openRoot(fd(t, dst), ".")
+	check(t, err)
+	c := &copier{dst: root, links: -1}
+	defer c.close()
+	for _, name := range []string{"pipe", "link"} {
+		if err := c.regular(t.Context(), Entry{Dir: fd(t, src), Name: name}); err == nil {
+			t.Errorf("%s was read", name)
+		}
+	}
+}
