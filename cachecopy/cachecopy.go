@@ -20,6 +20,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
+	"strings"
 	"time"
 
 	"github.com/concourse/bc-image-plugin/volumes"
@@ -74,25 +76,43 @@ func (c *Caches) Store() *volumes.Store { return c.store }
 // Cache names a cache that a container wants a copy of.
 type Cache struct {
 	Key     string  // opaque, not empty
-	Path    string  // where the container's runtime will mount it; a directory is made there in the root file system
+	Path    string  // where the container's runtime will mount it; a directory is made there in the root file system. "": none is made
 	Promote Promote // when the copy becomes the next generation
 }
 
 // Create makes container h with a root file system of req (which may have no image) and a copy of each cache. The copies' paths are in
 // Volume.Copies, in order. An unknown key begins empty.
 func (c *Caches) Create(ctx context.Context, h volumes.Handle, req volumes.Request, caches ...Cache) (*volumes.Volume, error) {
-	for _, k := range caches {
-		switch {
-		case k.Key == "":
-			return nil, fmt.Errorf("%w cache: its key is empty", volumes.ErrInvalid)
-		case k.Promote == "":
+	for i, k := range caches {
+		if k.Promote == "" {
 			k.Promote = OnCommit
-		case k.Promote != OnCommit && k.Promote != Always && k.Promote != Never:
-			return nil, fmt.Errorf("%w cache promotion %q: it has to be %s, %s or %s", volumes.ErrInvalid, k.Promote, OnCommit, Always, Never)
+		}
+		if err := k.check(caches[:i]); err != nil {
+			return nil, err
 		}
 		req.Copies = append(req.Copies, volumes.CopyRequest{Stack: ID(k.Key), At: k.Path, Policy: string(k.Promote)})
 	}
 	return c.store.Create(ctx, h, req)
+}
+
+// check refuses a cache that cannot be had beside others. Messages never hold keys.
+func (k Cache) check(others []Cache) error {
+	switch {
+	case k.Key == "":
+		return fmt.Errorf("%w cache: its key is empty", volumes.ErrInvalid)
+	case k.Promote != OnCommit && k.Promote != Always && k.Promote != Never:
+		return fmt.Errorf("%w cache promotion %q: it has to be %s, %s or %s", volumes.ErrInvalid, k.Promote, OnCommit, Always, Never)
+	case k.Path == "":
+		return nil
+	case k.Path == "/" || !path.IsAbs(k.Path) || path.Clean(k.Path) != k.Path || strings.ContainsRune(k.Path, 0):
+		return fmt.Errorf("%w cache path %q: it has to be absolute and clean, and below the root directory", volumes.ErrInvalid, k.Path)
+	}
+	for _, o := range others {
+		if o.Path != "" && (strings.HasPrefix(k.Path+"/", o.Path+"/") || strings.HasPrefix(o.Path+"/", k.Path+"/")) {
+			return fmt.Errorf("%w cache paths %q and %q: one would hide the other", volumes.ErrInvalid, o.Path, k.Path)
+		}
+	}
+	return nil
 }
 
 // Delete removes container h as volumes.Store.Delete does, and makes its copies the next generations of their caches where they are to be;
