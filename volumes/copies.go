@@ -144,14 +144,14 @@ func (s *Store) mountCopy(ctx context.Context, host hostRecord, p *plan, v View,
 }
 
 // endCopies decides what becomes of each copy of container id, and takes its marks off. What cannot be promoted is dropped and said so: it
-// never fails a delete. Only what cannot be cleaned up does.
-func (s *Store) endCopies(ctx context.Context, id string, r layerRecord) ([]CopyEnd, error) {
+// never fails a delete. Only what cannot be cleaned up does. Those of a container that was not finished are dropped.
+func (s *Store) endCopies(ctx context.Context, id string, r layerRecord, finished bool) ([]CopyEnd, error) {
 	var ends []CopyEnd
 	for n, c := range r.Copies {
 		if !ValidStack(c.Stack) || (c.Base != "" && !isLayer(c.Base)) {
 			continue // a torn or foreign record
 		}
-		end, err := s.promote(ctx, id, n, c)
+		end, err := s.endCopy(ctx, id, n, c, finished)
 		if err != nil {
 			end = CopyEnd{Stack: c.Stack, Reason: err.Error()}
 			s.warn(fmt.Errorf("cache %s is not promoted: %w", c.Stack, err))
@@ -166,6 +166,15 @@ func (s *Store) endCopies(ctx context.Context, id string, r layerRecord) ([]Copy
 	}
 	return ends, nil
 }
+
+func (s *Store) endCopy(ctx context.Context, id string, n int, c copyRecord, finished bool) (CopyEnd, error) {
+	if !finished {
+		return CopyEnd{Stack: c.Stack, Reason: unfinished}, s.dropSealed(ctx, id, n, c)
+	}
+	return s.promote(ctx, id, n, c)
+}
+
+const unfinished = "it was never finished"
 
 // promote makes the copy the stack's next generation, if it is to be, and can. It can be killed at any point and done again.
 func (s *Store) promote(ctx context.Context, id string, n int, c copyRecord) (CopyEnd, error) {
@@ -219,7 +228,7 @@ func (s *Store) release(id string, n int, c copyRecord) error {
 func (s *Store) prepare(ctx context.Context, id string, n int, c copyRecord, end *CopyEnd) (reason string, err error) {
 	upper := id + "/" + copyName(n)
 	if !exists(s.path("layers", upper, "fs")) {
-		return "it was never finished", nil
+		return unfinished, nil
 	}
 	if reason, err = s.keep(ctx, upper, c); reason != "" || err != nil {
 		return reason, err

@@ -48,7 +48,8 @@ func (s *Store) remove(ctx context.Context, h Handle, step func(string)) (Delete
 	if err != nil {
 		return Deleted{}, err
 	}
-	if st != stateDead {
+	// One that was never finished stays in init: what its copies hold now would look like a change that somebody made.
+	if st == stateLive {
 		switch err := s.moveEntry(st, stateDead, h); {
 		case err == nil:
 			st = stateDead
@@ -60,7 +61,7 @@ func (s *Store) remove(ctx context.Context, h Handle, step func(string)) (Delete
 		}
 	}
 	step("lock")
-	ends, err := s.dismantle(ctx, id, step)
+	ends, err := s.dismantle(ctx, id, st != stateInit, step)
 	if err == nil {
 		err = s.removeEntry(ctx, st, h)
 	}
@@ -69,15 +70,16 @@ func (s *Store) remove(ctx context.Context, h Handle, step func(string)) (Delete
 
 // forget removes what the entry of h in st leads to, then the entry. The caller holds h's lock.
 func (s *Store) forget(ctx context.Context, st state, h Handle, id string) error {
-	if _, err := s.dismantle(ctx, id, func(string) {}); err != nil {
+	if _, err := s.dismantle(ctx, id, st != stateInit, func(string) {}); err != nil {
 		return err
 	}
 	return s.removeEntry(ctx, st, h)
 }
 
 // dismantle unmounts and removes everything that is named id: first the mounts, then the mount points, then what its copies are worth keeping for
-// is kept, then the layer. Each part may be absent, so it can be stopped at any point and done again.
-func (s *Store) dismantle(ctx context.Context, id string, step func(string)) (ends []CopyEnd, err error) {
+// is kept, then the layer. Each part may be absent, so it can be stopped at any point and done again. Nothing is kept of a container that was never
+// finished.
+func (s *Store) dismantle(ctx context.Context, id string, finished bool, step func(string)) (ends []CopyEnd, err error) {
 	if id == "" {
 		return nil, nil // of an entry that is not ours: it leads to nothing
 	}
@@ -95,7 +97,7 @@ func (s *Store) dismantle(ctx context.Context, id string, step func(string)) (en
 			return nil, err
 		}
 		if len(r.Copies) > 0 {
-			if ends, err = s.endCopies(ctx, id, r); err != nil {
+			if ends, err = s.endCopies(ctx, id, r, finished); err != nil {
 				return ends, err
 			}
 			step("caches")

@@ -174,7 +174,7 @@ func (s *Store) probe(ctx context.Context) (f Features, err error) {
 }
 
 func (s *Store) unprobe(ctx context.Context, id string) error {
-	_, err := s.dismantle(ctx, id, func(string) {})
+	_, err := s.dismantle(ctx, id, false, func(string) {})
 	return err
 }
 
