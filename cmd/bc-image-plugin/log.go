@@ -116,7 +116,7 @@ func formatLine(e *logrus.Entry, maxValueBytes int) (line []byte, ok bool) {
 	return b.Bytes(), err == nil && b.Len() <= maxLineBytes
 }
 
-// logValue returns value in a form that always encodes: numbers, truth values and times as they are where gdn takes
+// logValue returns value in a form that always encodes: numbers, truth values, times and lists as they are where gdn takes
 // them, the rest as text.
 func logValue(key string, value any, maxBytes int) any {
 	switch key {
@@ -129,6 +129,14 @@ func logValue(key string, value any, maxBytes int) any {
 	case map[string]float64:
 		if b, err := json.Marshal(v); err == nil && len(b) <= maxBytes {
 			return v
+		}
+	case []string:
+		texts := make([]string, len(v))
+		for i := range v {
+			texts[i] = logText(v[i], maxBytes)
+		}
+		if b, err := json.Marshal(texts); err == nil && len(b) <= maxBytes {
+			return texts
 		}
 	}
 	return logText(value, maxBytes)
