@@ -118,16 +118,17 @@ func (s *Store) plan(ctx context.Context, host hostRecord, req Request, copied b
 	if err != nil {
 		return nil, err
 	}
-	// The store's real path: the way there may lead through symlinks.
-	if store, err := filepath.EvalSymlinks(s.dir); err != nil {
-		return nil, err
-	} else if req.Image.isBelow(store) {
+	store := s.realDir()
+	switch {
+	case req.Image.isBelow(store):
 		return nil, fmt.Errorf("%w image %q: it is inside the store %q, where other containers' files are", ErrInvalid, req.Image.path, s.dir)
+	case req.Image.contains(store):
+		return nil, fmt.Errorf("%w image %q: the store %q is inside it", ErrInvalid, req.Image.path, s.dir)
 	}
 	p := &plan{
 		id: id,
 		view: View{
-			Target: s.path("mnt", id, "rootfs"), Layers: s.path("layers"), Upper: id,
+			Target: rootPath(store, id), Layers: s.path("layers"), Upper: id,
 			Mapped: !req.Privileged, Warn: s.opts.Warn,
 		},
 		record: layerRecord{Kind: kindRootfs, Created: time.Now().UTC(), Privileged: req.Privileged,
@@ -179,7 +180,7 @@ func (s *Store) build(ctx context.Context, h Handle, host hostRecord, p *plan, s
 		return nil, err
 	}
 	defer unlock()
-	switch st, old, err := s.find(h); {
+	switch st, old, err := s.findOwn(ctx, h); {
 	case errors.Is(err, ErrNotFound):
 	case err != nil:
 		return nil, err
@@ -201,7 +202,7 @@ func (s *Store) build(ctx context.Context, h Handle, host hostRecord, p *plan, s
 		if err != nil {
 			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 			defer cancel()
-			err = errors.Join(err, s.forget(undo, stateInit, h, p.id))
+			err = errors.Join(s.hint(err), s.forget(undo, stateInit, h, p.id)) // before it is undone: then nothing is full any more
 		}
 	}()
 	if err := s.makeLayer(p.id, p.record); err != nil {

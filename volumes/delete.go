@@ -40,7 +40,7 @@ func (s *Store) remove(ctx context.Context, h Handle, step func(string)) (Delete
 		return Deleted{}, err
 	}
 	defer unlock()
-	st, id, err := s.find(h)
+	st, id, err := s.findOwn(ctx, h)
 	if errors.Is(err, ErrNotFound) {
 		return Deleted{}, nil // another delete was first
 	}

@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -28,16 +29,19 @@ func (s *Store) entryPath(st state, h Handle) string {
 	return s.dir + "/volumes/" + string(st) + "/" + h.name
 }
 
+// errForeign: an entry that no store made, being no symlink or naming no ID. It leads to nothing, so it is all that has to be removed.
+var errForeign = errors.New("was not made by the store")
+
 // readEntry returns the ID that h's entry in st names. ErrNotFound: there is none.
 func (s *Store) readEntry(st state, h Handle) (string, error) {
 	id, err := os.Readlink(s.entryPath(st, h))
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return "", ErrNotFound
+	case errors.Is(err, unix.EINVAL), err == nil && !isID(id):
+		return "", fmt.Errorf("entry %q %w", s.entryPath(st, h), errForeign)
 	case err != nil:
 		return "", err
-	case !isID(id):
-		return "", fmt.Errorf("entry %q names %q, which is no ID", s.entryPath(st, h), id)
 	}
 	return id, nil
 }
@@ -52,6 +56,19 @@ func (s *Store) find(h Handle) (state, string, error) {
 		return st, id, err
 	}
 	return "", "", ErrNotFound
+}
+
+// findOwn is find, after it removed what stands in the way under h's name. The caller holds h's lock.
+func (s *Store) findOwn(ctx context.Context, h Handle) (state, string, error) {
+	for {
+		st, id, err := s.find(h)
+		if !errors.Is(err, errForeign) {
+			return st, id, err
+		}
+		if err := removeBelow(ctx, s.path("volumes", string(st)), h.name); err != nil {
+			return st, "", err
+		}
+	}
 }
 
 func (s *Store) makeEntry(st state, h Handle, id string) error {

@@ -97,7 +97,7 @@ func (s *Store) makeCopy(ctx context.Context, host hostRecord, img *Image, maxID
 		if err != nil {
 			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 			defer cancel()
-			err = errors.Join(err, s.dropCopy(undo, making))
+			err = errors.Join(s.hint(err), s.dropCopy(undo, making))
 		}
 	}()
 	r := layerRecord{Kind: kindShifted, Created: time.Now().UTC(), Boot: host.Boot, Image: img.path, Identity: img.identity()}
@@ -109,7 +109,9 @@ func (s *Store) makeCopy(ctx context.Context, host hostRecord, img *Image, maxID
 		return err
 	}
 	defer layer.Close()
-	err = tree.Copy(ctx, img.dir, int(layer.Fd()), "fs", tree.CopyOptions{
+	dir, done := img.withoutMounts()
+	defer done()
+	err = tree.Copy(ctx, dir, int(layer.Fd()), "fs", tree.CopyOptions{
 		MapID: func(id uint32) uint32 { return userns.Swap(id, maxID) },
 		Warn:  s.opts.Warn,
 	})
@@ -136,7 +138,10 @@ func (s *Store) dropCopy(ctx context.Context, link string) error {
 			return err
 		}
 	}
-	return os.Remove(link)
+	if err := os.Remove(link); err != nil && !errors.Is(err, unix.ENOENT) { // gone: the last user was quicker
+		return err
+	}
+	return nil
 }
 
 // unuse takes the mark of container id off the layers, and removes those that nobody uses and whose image is gone.
