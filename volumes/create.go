@@ -84,14 +84,7 @@ func (s *Store) create(ctx context.Context, h Handle, req Request, copied bool) 
 	}
 	defer p.close()
 	step("plan")
-	v, err := s.build(ctx, h, host, p, step)
-	if err != nil {
-		if !p.recorded { // else the layer's record did it
-			err = errors.Join(err, s.unuse(p.id, p.record.Lowers))
-		}
-		return nil, err
-	}
-	return v, nil
+	return s.build(ctx, h, host, p, step)
 }
 
 // plan is all that is known about a container before anything is made for it.
@@ -101,8 +94,6 @@ type plan struct {
 	record layerRecord
 	owner  uint32     // that the root of the view must have
 	files  []*os.File // to be closed
-
-	recorded bool // record is on disk: removing the layer will find the layers it uses
 }
 
 func (p *plan) close() {
@@ -155,7 +146,7 @@ func (s *Store) plan(ctx context.Context, host hostRecord, req Request, copied b
 		if s.opts.NeverCopy {
 			return nil, fmt.Errorf("image %q %w", req.Image.path, ErrCannotMap)
 		}
-		layer, dir, err := s.shiftedCopy(ctx, host, req.Image, id, p.view.MaxID)
+		layer, dir, err := s.shiftedCopy(ctx, host, req.Image, p.view.MaxID)
 		if err != nil {
 			return nil, err
 		}
@@ -166,7 +157,7 @@ func (s *Store) plan(ctx context.Context, host hostRecord, req Request, copied b
 	p.view.Lowers = []Lower{lower}
 	if lower.Map || p.view.UpperMapped {
 		if p.view.UserNS, err = userns.New(p.view.MaxID); err != nil {
-			return nil, errors.Join(err, s.unuse(id, p.record.Lowers))
+			return nil, err
 		}
 		p.files = append(p.files, p.view.UserNS)
 	}
@@ -208,7 +199,9 @@ func (s *Store) build(ctx context.Context, h Handle, host hostRecord, p *plan, s
 	if err := s.makeLayer(p.id, p.record); err != nil {
 		return nil, err
 	}
-	p.recorded = true
+	if err := s.use(p.id, p.record.Lowers); err != nil {
+		return nil, err
+	}
 	if err := s.makeMountPoint(p.id, !p.view.Mapped); err != nil {
 		return nil, err
 	}

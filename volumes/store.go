@@ -189,6 +189,17 @@ func bootKey() (string, error) {
 	return strings.TrimSpace(string(id)) + " " + ns, nil
 }
 
+// thisBoot says whether key, an earlier bootKey, is of this boot, in whichever namespace. If in doubt it is.
+func thisBoot(key string) bool {
+	now, err := bootKey()
+	if err != nil {
+		return true
+	}
+	a, _, _ := strings.Cut(key, " ")
+	b, _, _ := strings.Cut(now, " ")
+	return a == b
+}
+
 // Capacity returns the size in bytes of the file system that holds the store, or will hold it: the store need not exist.
 func (s *Store) Capacity() (uint64, error) {
 	for dir := s.dir; ; dir = filepath.Dir(dir) {
