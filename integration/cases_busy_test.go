@@ -127,8 +127,8 @@ func TestCase28StackedMounts(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(over, "keep"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		for range 3 {
-			if err := unix.Mount(over, spec.Root.Path, "", unix.MS_BIND, ""); err != nil {
+		for _, point := range []string{"tmp", "usr/share", "tmp", "", "", ""} { // below the root first, then three times over it
+			if err := unix.Mount(over, filepath.Join(spec.Root.Path, point), "", unix.MS_BIND, ""); err != nil {
 				t.Fatal(err)
 			}
 		}

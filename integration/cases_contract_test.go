@@ -36,6 +36,7 @@ func TestCase1DeleteOfTheUnknown(t *testing.T) {
 func TestCase2DeleteOncePerSlot(t *testing.T) {
 	volumes := busybox(t)
 	g := newGdn(t, newStore(t), string(volumes))
+	before := warm(t, g, volumes.url("busybox"))
 	for _, privileged := range []bool{false, true} {
 		const handle = "deleted-four-times"
 		if _, err := g.create(handle, rootfs{url: volumes.url("busybox"), privileged: privileged}); err != nil {
@@ -47,6 +48,7 @@ func TestCase2DeleteOncePerSlot(t *testing.T) {
 					t.Errorf("round %d: %v: %s", i, res.err, res.stdout)
 				}
 				clean(t, g, handle)
+				same(t, "the store after a delete", before, storeTree(t, g.store))
 			}
 		}
 	}

@@ -124,7 +124,7 @@ func TestCase76ErrorTexts(t *testing.T) {
 		{[]string{"create", volumes.url("image-76"), "new-76", "one-too-many"}, 2, []string{"HANDLE"}},
 		{[]string{"create", "--no-such-flag", volumes.url("image-76"), "new-76"}, 2, []string{"no-such-flag"}},
 		{[]string{"create", "--disk-limit-size-bytes", "many", volumes.url("image-76"), "new-76"}, 2, []string{"disk-limit-size-bytes"}},
-		{[]string{"create", "--disk-limit-size-bytes", "1048576", volumes.url("image-76"), "new-76"}, 1, []string{"limit", "--ignore-disk-limit"}},
+		{[]string{"create", "--disk-limit-size-bytes", "1", volumes.url("image-76"), "new-76"}, 1, []string{"--ignore-disk-limit"}},
 		{[]string{"stats", "absent-76"}, 1, []string{"absent-76"}},
 		{[]string{"stats"}, 2, []string{"HANDLE"}},
 		{[]string{"delete"}, 2, []string{"HANDLE"}},

@@ -1,15 +1,16 @@
 #!/bin/sh
 # Makes a minimal Debian root file system at DIR: a real image for the tests and for `make demo`.
 #
-#     debian-rootfs.sh DIR
+#     debian-rootfs.sh DIR [PACKAGE,PACKAGE…]
 #
+# Packages are added to the minimal system.
 # Does nothing if DIR exists. Otherwise the tree is built beside DIR and renamed into place when it is complete, so DIR is
 # either absent or whole, also when two callers race or this one is killed. The mirror and the release are the ones this
 # host's own apt is configured with: a machine that can install packages can make the image, behind whatever proxy it sits.
 set -eu
 
-[ $# -eq 1 ] && [ -n "$1" ] || { echo "usage: $0 DIR" >&2; exit 2; }
-dir=$1
+[ $# -ge 1 ] && [ $# -le 2 ] && [ -n "$1" ] || { echo "usage: $0 DIR [PACKAGE,PACKAGE…]" >&2; exit 2; }
+dir=$1 packages=${2:-}
 [ ! -d "$dir" ] || exit 0
 
 fail() { echo "$0: $*" >&2; exit 1; }
@@ -38,7 +39,7 @@ trap 'exit 1' HUP INT TERM
 chmod 0755 "$building"
 
 log=$building.log
-if ! debootstrap --variant=minbase "$codename" "$building" "$mirror" >"$log" 2>&1; then
+if ! debootstrap --variant=minbase ${packages:+"--include=$packages"} "$codename" "$building" "$mirror" >"$log" 2>&1; then
 	tail -n 20 "$log" >&2
 	fail "debootstrap $codename from $mirror failed, the whole log is $log"
 fi

@@ -82,7 +82,7 @@ func (f *faults) usable(what string) {
 func (f *faults) creating() []string { return []string{"create", f.rootfs.url, f.handle} }
 func (f *faults) deleting() []string { return []string{"delete", f.handle} }
 
-// each makes every one of the changing calls of a command fail, in turn. effect is what strace does to the call: "error=ENOSPC"
+// each makes every one of the changing calls of a command fail, in turn. effect is what strace does to the call, such as "error=EIO"
 // or "signal=KILL". prepare comes before each try; then attempt gets the name of the fault and a function that runs the command
 // with it.
 //
@@ -100,7 +100,9 @@ func (f *faults) each(effect string, command []string, prepare func(), attempt f
 	single := *f.g
 	single.env = append(slices.Clone(f.g.env), "GOMAXPROCS=1")
 	log := filepath.Join(newDir(f.t), "calls")
-	mark := map[string]string{"error": "(INJECTED)", "signal": "+++ killed by SIGKILL +++"}[effect[:strings.Index(effect, "=")]]
+	mark := map[string]string{
+		"error=ENOSPC": "(INJECTED)", "error=EIO": "(INJECTED)", "signal=KILL": "+++ killed by SIGKILL", "signal=TERM": "--- SIGTERM",
+	}[effect]
 	tried, hit := 0, 0
 	counts := count(lines)
 	for _, call := range changing {
@@ -223,6 +225,36 @@ func TestCase17KilledAtEachStep(t *testing.T) {
 				f.destroy()
 				f.asBefore(fault + ", then delete")
 				f.usable(fault)
+			})
+		})
+	}
+}
+
+// A create that is told to end, as when its server is stopped, ends whole or, if it says that it failed, leaves nothing. A
+// signal that ends it before it can listen is a kill (TestCase17KilledAtEachStep); either way a delete finds what there is.
+func TestTerminatedAtEachStep(t *testing.T) {
+	for _, privileged := range []bool{false, true} {
+		t.Run("create/"+slotName(privileged), func(t *testing.T) {
+			f := newFaults(t, "terminated-in-create", privileged)
+			f.each("signal=TERM", f.creating(), func() {}, func(fault string, run func() result) {
+				switch res := run(); {
+				case res.code() > 0:
+					f.asBefore(fault)
+				case res.err == nil && mountCount(t, f.g.store) != f.mounts+1:
+					t.Errorf("%s succeeds without its mount", fault)
+				}
+				f.destroy()
+				f.asBefore(fault + ", then delete")
+			})
+		})
+		t.Run("delete/"+slotName(privileged), func(t *testing.T) {
+			f := newFaults(t, "terminated-in-delete", privileged)
+			f.each("signal=TERM", f.deleting(), f.create, func(fault string, run func() result) {
+				if res := run(); res.err == nil {
+					f.asBefore(fault + " succeeds")
+				}
+				f.destroy()
+				f.asBefore(fault + ", then delete")
 			})
 		})
 	}

@@ -115,7 +115,9 @@ func fillBusybox(root string) error {
 	if err != nil {
 		return err
 	}
-	for dir, mode := range map[string]os.FileMode{"bin": 0o755, "etc": 0o755, "home": 0o755, "root": 0o700, "tmp": 0o777 | os.ModeSticky, "usr/share": 0o755} {
+	for dir, mode := range map[string]os.FileMode{
+		"bin": 0o755, "etc": 0o755, "home": 0o755, "root": 0o700, "tmp": 0o777 | os.ModeSticky, "usr/share": 0o755,
+	} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			return err
 		}

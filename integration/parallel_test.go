@@ -58,6 +58,38 @@ func TestParallelCreatesAndDeletes(t *testing.T) {
 	}
 }
 
+// Where an image has to be copied, the copy is made once, also when all want it at once, and it is whole for all.
+func TestParallelCreatesOfOneCopiedImage(t *testing.T) {
+	volumes := busybox(t)
+	g := newGdn(t, newStore(t), string(volumes), "--idmap", "copy")
+	const count = 20
+	handle := func(i int) string { return fmt.Sprintf("copied-%d", i) }
+	want := len(namesIn(t, filepath.Join(volumes.content("busybox"), "rootfs", "bin")))
+	err := together(count, func(i int) error {
+		spec, err := g.create(handle(i), rootfs{url: volumes.url("busybox")})
+		if err != nil {
+			return err
+		}
+		bin, err := os.ReadDir(filepath.Join(spec.Root.Path, "bin"))
+		if err == nil && len(bin) != want {
+			err = fmt.Errorf("%d names in /bin, want %d", len(bin), want)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if n := len(layers(t, g.store)); n != count+1 {
+		t.Errorf("%d layers for %d containers, want one more than containers", n, count)
+	}
+	if err := together(count, func(i int) error { return g.destroy(handle(i)) }); err != nil {
+		t.Error(err)
+	}
+	if n := len(layers(t, g.store)); n != 1 {
+		t.Errorf("%d layers without a container, want the copy only", n)
+	}
+}
+
 // Two creates of one handle both reach the plugin. One wins, and its root file system stays whole.
 func TestParallelCreatesOfOneHandle(t *testing.T) {
 	volumes := busybox(t)

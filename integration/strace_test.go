@@ -31,11 +31,12 @@ var systemCall = regexp.MustCompile(`^\d+ +(\w+)\(`)
 // ofTheRuntime are the calls that Go's runtime makes as its threads, its memory and the moment demand: they come and go between
 // two runs of one command. None of them names a file.
 var ofTheRuntime = regexp.MustCompile(`^(futex|nanosleep|sched_\w+|madvise|mmap|munmap|mprotect|brk|clone3?|exit|gettid|getpid|tgkill|` +
-	`rt_sig\w+|sigaltstack|set_robust_list|rseq|arch_prctl|prctl|restart_syscall|timer_\w+|epoll_\w+|eventfd2|prlimit64)$`)
+	`rt_sig\w+|sigaltstack|set_robust_list|rseq|arch_prctl|prctl|exit_group|restart_syscall|timer_\w+|epoll_\w+|eventfd2|prlimit64)$`)
 
 // start matches what Go's runtime (since 1.25, runtime/cgroup_linux.go) does to learn how many processors its cgroup leaves
 // it: it reads /proc/self/mountinfo as far as the line of its cgroup's file system. Every Go program does, whatever its settings.
-var start = regexp.MustCompile(`"/proc/self/cgroup"|"/proc/self/mountinfo"|<[^>]*/(proc/\d+/(cgroup|mountinfo)|cpu\.[a-z_]+)>|"/sys/fs/cgroup/`)
+var start = regexp.MustCompile(`"/proc/self/(cgroup|mountinfo)"|"/sys/fs/cgroup/|` +
+	`<[^>]*/(proc/\d+/(cgroup|mountinfo)|cpu\.[a-z_]+)>`)
 
 // withoutStart is a trace without that. The runtime opens the mount table once, before anything of the program runs: whoever
 // opens it a second time stays in the trace.
@@ -54,11 +55,14 @@ func withoutStart(lines []string) []string {
 	})
 }
 
+// wakeUp is the descriptor by which the runtime wakes its own network poller.
+const wakeUp = "<anon_inode:[eventfd]>"
+
 // count is the number of system calls by name, without the runtime's.
 func count(lines []string) map[string]int {
 	calls := map[string]int{}
 	for _, line := range lines {
-		if match := systemCall.FindStringSubmatch(line); match != nil && !ofTheRuntime.MatchString(match[1]) {
+		if match := systemCall.FindStringSubmatch(line); match != nil && !ofTheRuntime.MatchString(match[1]) && !strings.Contains(line, wakeUp) {
 			calls[match[1]]++
 		}
 	}

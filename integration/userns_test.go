@@ -10,23 +10,28 @@ import (
 	"testing"
 )
 
-// The worker of these tests is itself in a user namespace, as one in a container is: its root is workerRoot on the host, and its
-// highest id is workerIDs-1, which is then what Guardian takes for an unprivileged container's root.
+// The worker of these tests is itself in a user namespace, as one in a container is. Its ids come in two pieces, as they may where
+// subordinate ids were given out twice. Guardian takes its highest id, workerMax, for an unprivileged container's root.
+var workerMap = []syscall.SysProcIDMap{
+	{ContainerID: 0, HostID: workerRoot, Size: 32768},
+	{ContainerID: 32768, HostID: 200000, Size: 32768},
+}
+
 const (
-	workerRoot = 100000
-	workerIDs  = 65536
+	workerRoot    = 100000 // on the host
+	workerMax     = 65535
+	workerMaxHost = 232767 // workerMax on the host
 )
 
 // startWorker starts a process that holds a user and a mount namespace open, and returns the command that enters them as root.
 func startWorker(t *testing.T) (enter []string) {
 	t.Helper()
 	requireTool(t, "nsenter")
-	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: workerRoot, Size: workerIDs}}
 	holder := exec.Command("/bin/sh", "-euc", "echo ready; read -r line")
 	holder.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
-		UidMappings: ids,
-		GidMappings: ids,
+		UidMappings: workerMap,
+		GidMappings: workerMap,
 		Credential:  &syscall.Credential{},
 	}
 	background(t, holder)
@@ -44,7 +49,7 @@ func TestWorkerInUserNamespace(t *testing.T) {
 
 	// The worker's own images: one of its root's, and one that its BaggageClaim gave to its highest id.
 	volumes := newVolumes(t)
-	for image, owner := range map[string]int{"image": workerRoot, "image-shifted": workerRoot + workerIDs - 1} {
+	for image, owner := range map[string]int{"image": workerRoot, "image-shifted": workerMaxHost} {
 		if err := volumes.addImage(image, false, fillBusybox); err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +77,7 @@ func TestWorkerInUserNamespace(t *testing.T) {
 				}
 				owner := "0:0"
 				if !privileged {
-					owner = fmt.Sprintf("%[1]d:%[1]d", workerIDs-1)
+					owner = fmt.Sprintf("%[1]d:%[1]d", workerMax)
 				}
 				if got := inside(`stat -c %u:%g "$0" "$0/bin/busybox"`, spec.Root.Path); got != owner+"\n"+owner {
 					t.Errorf("the root and a file of the image belong to %q in the worker, want %s", got, owner)

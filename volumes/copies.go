@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
@@ -97,7 +98,29 @@ func copyName(n int) string { return fmt.Sprintf("cache-%d", n) }
 func copyUser(id string, n int) string   { return fmt.Sprintf("%s.%d", id, n) }
 func sealedName(id string, n int) string { return fmt.Sprintf("%s-%d", id, n) }
 
-// planCopy marks the current generation of a stack as used and describes its view.
+// useStacks writes the container's record with the current generation of each stack that is asked for, and marks these as used by it. The
+// record comes first: whatever happens, the container's delete finds the marks. A stack that gets another generation between the two is looked
+// at again.
+func (s *Store) useStacks(host hostRecord, p *plan, reqs []CopyRequest) error {
+	for range 1000 {
+		p.copies, p.record.Copies = nil, nil
+		for n, req := range reqs {
+			if err := s.planCopy(host, p, n, req); err != nil {
+				return err
+			}
+		}
+		if err := s.writeLayerRecord(p.id, p.record); err != nil {
+			return err
+		}
+		again, err := s.markCopies(p)
+		if err != nil || !again {
+			return err
+		}
+	}
+	return errors.New("a cache is being replaced faster than it can be read")
+}
+
+// planCopy looks up the current generation of a stack and describes the view of the container's copy n.
 func (s *Store) planCopy(host hostRecord, p *plan, n int, req CopyRequest) error {
 	name := req.Stack
 	if p.view.Mapped && !p.view.UpperMapped {
@@ -106,7 +129,7 @@ func (s *Store) planCopy(host hostRecord, p *plan, n int, req CopyRequest) error
 	if !ValidStack(name) {
 		return fmt.Errorf("%w stack name %q", ErrInvalid, name)
 	}
-	t, layers, err := s.useStack(name, copyUser(p.id, n), shortBoot(host.Boot))
+	t, layers, err := s.readStack(name, shortBoot(host.Boot))
 	if err != nil {
 		return err
 	}
@@ -114,7 +137,7 @@ func (s *Store) planCopy(host hostRecord, p *plan, n int, req CopyRequest) error
 		Stack: name, Policy: req.Policy, Generation: t.generation, Base: t.layer, BaseBoot: t.boot, Layers: layers,
 	})
 	v := p.view // ownership and namespace are the container's
-	v.Target = s.path("mnt", p.id, copyName(n))
+	v.Target = filepath.Join(filepath.Dir(p.view.Target), copyName(n))
 	v.Upper = p.id + "/" + copyName(n)
 	v.Lowers = nil
 	for _, l := range layers {
@@ -122,6 +145,32 @@ func (s *Store) planCopy(host hostRecord, p *plan, n int, req CopyRequest) error
 	}
 	p.copies = append(p.copies, v)
 	return nil
+}
+
+// markCopies marks the layers that p's record names as used. again: one is gone, replaced since it was looked up; no mark is left then.
+func (s *Store) markCopies(p *plan) (again bool, err error) {
+	for n, c := range p.record.Copies {
+		if c.Base == "" {
+			continue
+		}
+		err := s.markLayer(c.Base, copyUser(p.id, n))
+		if errors.Is(err, unix.ENOENT) {
+			for m, other := range p.record.Copies[:n] {
+				if err := s.release(p.id, m, other); err != nil {
+					return false, err
+				}
+			}
+			if t, err := s.top(c.Stack); err == nil && t == c.top() {
+				return false, fmt.Errorf("cache %s: its layer %s is gone; drop the cache", c.Stack, c.Base)
+			}
+			return true, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		s.noteUse(c.Stack)
+	}
+	return false, nil
 }
 
 // mountCopy mounts the view of copy n and looks whether it is right.

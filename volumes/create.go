@@ -98,14 +98,7 @@ func (s *Store) create(ctx context.Context, h Handle, req Request, copied bool) 
 	}
 	defer p.close()
 	step("plan")
-	v, err := s.build(ctx, h, host, p, req.Copies, step)
-	if err != nil {
-		if !p.recorded { // else the layer's record did it
-			err = errors.Join(err, s.unplan(p))
-		}
-		return nil, err
-	}
-	return v, nil
+	return s.build(ctx, h, host, p, req.Copies, step)
 }
 
 // plan is all that is known about a container before anything is made for it.
@@ -116,17 +109,6 @@ type plan struct {
 	record layerRecord
 	owner  uint32     // that the root file system's root must have
 	files  []*os.File // to be closed
-
-	recorded bool // record is on disk: removing the layer will find the layers it uses
-}
-
-// unplan takes back the marks that plan made.
-func (s *Store) unplan(p *plan) error {
-	err := s.unuse(p.id, p.record.Lowers)
-	for n, c := range p.record.Copies {
-		err = errors.Join(err, s.release(p.id, n, c))
-	}
-	return err
 }
 
 func (p *plan) close() {
@@ -142,10 +124,11 @@ func (s *Store) plan(ctx context.Context, host hostRecord, req Request, copied b
 	if err != nil {
 		return nil, err
 	}
+	store := s.realDir()
 	p := &plan{
 		id: id,
 		view: View{
-			Target: s.path("mnt", id, "rootfs"), Layers: s.path("layers"), Upper: id,
+			Target: rootPath(store, id), Layers: s.path("layers"), Upper: id,
 			Mapped: !req.Privileged, Warn: s.opts.Warn,
 		},
 		record: layerRecord{Kind: kindRootfs, Created: time.Now().UTC(), Privileged: req.Privileged},
@@ -153,7 +136,6 @@ func (s *Store) plan(ctx context.Context, host hostRecord, req Request, copied b
 	defer func() {
 		if err != nil {
 			p.close()
-			err = errors.Join(err, s.unplan(p))
 		}
 	}()
 	if p.view.MaxID, err = userns.MaxID(); err != nil && !req.Privileged {
@@ -176,21 +158,17 @@ func (s *Store) plan(ctx context.Context, host hostRecord, req Request, copied b
 		}
 		p.files = append(p.files, p.view.UserNS)
 	}
-	for n, c := range req.Copies {
-		if err := s.planCopy(host, p, n, c); err != nil {
-			return nil, err
-		}
-	}
 	return p, nil
 }
 
 // planImage decides how the image is shown: as it is, mapped, or by a shifted copy of it.
 func (s *Store) planImage(ctx context.Context, host hostRecord, p *plan, img *Image, copied bool) (Lower, error) {
-	// The store's real path: the way there may lead through symlinks.
-	if store, err := filepath.EvalSymlinks(s.dir); err != nil {
-		return Lower{}, err
-	} else if img.isBelow(store) {
+	store := s.realDir()
+	switch {
+	case img.isBelow(store):
 		return Lower{}, fmt.Errorf("%w image %q: it is inside the store %q, where other containers' files are", ErrInvalid, img.path, s.dir)
+	case img.contains(store):
+		return Lower{}, fmt.Errorf("%w image %q: the store %q is inside it", ErrInvalid, img.path, s.dir)
 	}
 	p.record.Image, p.record.Identity = img.path, img.identity()
 
@@ -207,7 +185,7 @@ func (s *Store) planImage(ctx context.Context, host hostRecord, p *plan, img *Im
 	if s.opts.NeverCopy {
 		return Lower{}, fmt.Errorf("image %q %w", img.path, ErrCannotMap)
 	}
-	layer, dir, err := s.shiftedCopy(ctx, host, img, p.id, p.view.MaxID)
+	layer, dir, err := s.shiftedCopy(ctx, host, img, p.view.MaxID)
 	if err != nil {
 		return Lower{}, err
 	}
@@ -223,7 +201,7 @@ func (s *Store) build(ctx context.Context, h Handle, host hostRecord, p *plan, r
 		return nil, err
 	}
 	defer unlock()
-	switch st, old, err := s.find(h); {
+	switch st, old, err := s.findOwn(ctx, h); {
 	case errors.Is(err, ErrNotFound):
 	case err != nil:
 		return nil, err
@@ -245,13 +223,18 @@ func (s *Store) build(ctx context.Context, h Handle, host hostRecord, p *plan, r
 		if err != nil {
 			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 			defer cancel()
-			err = errors.Join(err, s.forget(undo, stateInit, h, p.id))
+			err = errors.Join(s.hint(err), s.forget(undo, stateInit, h, p.id)) // before it is undone: then nothing is full any more
 		}
 	}()
-	if err := s.makeLayer(p.id, p.record); err != nil {
+	if err := os.Mkdir(s.path("layers", p.id), 0o700); err != nil {
 		return nil, err
 	}
-	p.recorded = true
+	if err := s.useStacks(host, p, reqs); err != nil {
+		return nil, err
+	}
+	if err := s.use(p.id, p.record.Lowers); err != nil {
+		return nil, err
+	}
 	if err := s.makeMountPoints(p); err != nil {
 		return nil, err
 	}
@@ -312,6 +295,10 @@ func (s *Store) makeLayer(id string, r layerRecord) error {
 	if err := os.Mkdir(s.path("layers", id), 0o700); err != nil {
 		return err
 	}
+	return s.writeLayerRecord(id, r)
+}
+
+func (s *Store) writeLayerRecord(id string, r layerRecord) error {
 	return writeRecord(s.path("layers", id, "layer.json"), r)
 }
 
@@ -341,7 +328,7 @@ func (s *Store) makeMountPoints(p *plan) error {
 		return err
 	}
 	if p.view.Lowers != nil {
-		if err := os.Mkdir(p.view.Target, 0o755); err != nil {
+		if err := os.Mkdir(dir+"/rootfs", 0o755); err != nil {
 			return err
 		}
 	}

@@ -41,7 +41,7 @@ func (s *Store) remove(ctx context.Context, h Handle, step func(string)) (Delete
 		return Deleted{}, err
 	}
 	defer unlock()
-	st, id, err := s.find(h)
+	st, id, err := s.findOwn(ctx, h)
 	if errors.Is(err, ErrNotFound) {
 		return Deleted{}, nil // another delete was first
 	}
@@ -63,7 +63,7 @@ func (s *Store) remove(ctx context.Context, h Handle, step func(string)) (Delete
 	step("lock")
 	ends, err := s.dismantle(ctx, id, st != stateInit, step)
 	if err == nil {
-		err = s.removeEntry(ctx, st, h)
+		err = s.removeEntry(st, h)
 	}
 	return Deleted{ID: id, Copies: ends}, err
 }
@@ -73,16 +73,13 @@ func (s *Store) forget(ctx context.Context, st state, h Handle, id string) error
 	if _, err := s.dismantle(ctx, id, st != stateInit, func(string) {}); err != nil {
 		return err
 	}
-	return s.removeEntry(ctx, st, h)
+	return s.removeEntry(st, h)
 }
 
 // dismantle unmounts and removes everything that is named id: first the mounts, then the mount points, then what its copies are worth keeping for
 // is kept, then the layer. Each part may be absent, so it can be stopped at any point and done again. Nothing is kept of a container that was never
 // finished.
 func (s *Store) dismantle(ctx context.Context, id string, finished bool, step func(string)) (ends []CopyEnd, err error) {
-	if id == "" {
-		return nil, nil // of an entry that is not ours: it leads to nothing
-	}
 	if err := s.opts.Driver.Unmount(ctx, s.path("mnt", id)); err != nil {
 		return nil, err
 	}

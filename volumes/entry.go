@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -28,19 +29,19 @@ func (s *Store) entryPath(st state, h Handle) string {
 	return s.dir + "/volumes/" + string(st) + "/" + h.name
 }
 
-// readEntry returns the ID that h's entry in st names. ErrNotFound: there is none. An entry that is not one of ours, put there by hand or by a
-// damaged file system, has the ID "": it leads to nothing, and only it itself can be removed.
+// errForeign: an entry that no store made, being no symlink or naming no ID. It leads to nothing, so it is all that has to be removed.
+var errForeign = errors.New("was not made by the store")
+
+// readEntry returns the ID that h's entry in st names. ErrNotFound: there is none.
 func (s *Store) readEntry(st state, h Handle) (string, error) {
 	id, err := os.Readlink(s.entryPath(st, h))
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return "", ErrNotFound
-	case errors.Is(err, unix.EINVAL): // no symlink
-		return "", nil
+	case errors.Is(err, unix.EINVAL), err == nil && !isID(id):
+		return "", fmt.Errorf("entry %q %w", s.entryPath(st, h), errForeign)
 	case err != nil:
 		return "", err
-	case !isID(id):
-		return "", nil
 	}
 	return id, nil
 }
@@ -57,6 +58,19 @@ func (s *Store) find(h Handle) (state, string, error) {
 	return "", "", ErrNotFound
 }
 
+// findOwn is find, after it removed what stands in the way under h's name. The caller holds h's lock.
+func (s *Store) findOwn(ctx context.Context, h Handle) (state, string, error) {
+	for {
+		st, id, err := s.find(h)
+		if !errors.Is(err, errForeign) {
+			return st, id, err
+		}
+		if err := removeBelow(ctx, s.path("volumes", string(st)), h.name); err != nil {
+			return st, "", err
+		}
+	}
+}
+
 func (s *Store) makeEntry(st state, h Handle, id string) error {
 	return os.Symlink(id, s.entryPath(st, h))
 }
@@ -65,13 +79,10 @@ func (s *Store) moveEntry(from, to state, h Handle) error {
 	return os.Rename(s.entryPath(from, h), s.entryPath(to, h))
 }
 
-func (s *Store) removeEntry(ctx context.Context, st state, h Handle) error {
+func (s *Store) removeEntry(st state, h Handle) error {
 	err := os.Remove(s.entryPath(st, h))
-	switch {
-	case errors.Is(err, unix.ENOENT):
+	if errors.Is(err, unix.ENOENT) {
 		return nil
-	case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EEXIST): // a directory, so not one of ours
-		return removeBelow(ctx, s.path("volumes", string(st)), h.name)
 	}
 	return err
 }

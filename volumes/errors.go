@@ -24,20 +24,31 @@ var (
 	ErrCannotMap = errors.New("cannot be id-mapped")
 )
 
-// hint adds what to do about the system's error, where the error alone misleads or leaves one helpless.
+// hint adds what to do about the system's error, where the error alone misleads or leaves one helpless. It is for the moment of the failure:
+// what is undone leaves room behind. An error that has its hint is returned as it is.
 func (s *Store) hint(err error) error {
+	var has hinted
 	switch {
-	case err == nil:
-		return nil
+	case err == nil || errors.As(err, &has):
+		return err
 	case errors.Is(err, unix.EROFS):
-		return fmt.Errorf("%w: the store %q is on a read-only file system; see the kernel log for why, then remount it read-write", err, s.dir)
+		return hinted{err, fmt.Sprintf("the store %q is on a read-only file system; see the kernel log for why, then remount it read-write", s.dir)}
 	case errors.Is(err, unix.EDQUOT):
-		return fmt.Errorf("%w: the store %q is over its disk quota", err, s.dir)
+		return hinted{err, fmt.Sprintf("the store %q is over its disk quota", s.dir)}
 	case errors.Is(err, unix.ENOSPC) && !errors.Is(err, mnt.ErrMountLimit):
-		return fmt.Errorf("%w: %s", err, s.whatIsFull())
+		return hinted{err, s.whatIsFull()}
 	}
 	return err
 }
+
+// hinted is an error with what to do about it.
+type hinted struct {
+	error
+	hint string
+}
+
+func (h hinted) Error() string { return h.error.Error() + ": " + h.hint }
+func (h hinted) Unwrap() error { return h.error }
 
 // whatIsFull tells a lack of inodes from a lack of blocks, for which the system has only one error.
 func (s *Store) whatIsFull() string {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/concourse/bc-image-plugin/volumes/internal/mnt"
 	"golang.org/x/sys/unix"
 )
 
@@ -212,6 +213,37 @@ func (i *Image) onOverlay() bool {
 
 // isBelow says whether the image's real path is dir or below it.
 func (i *Image) isBelow(dir string) bool {
-	real, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", i.dir.Fd()))
+	real, err := i.realPath()
 	return err == nil && (real == dir || strings.HasPrefix(real, dir+"/"))
+}
+
+// contains says whether dir, a real path, is part of the image: below it, and not on another mount.
+func (i *Image) contains(dir string) bool {
+	real, err := i.realPath()
+	if err != nil {
+		return false
+	}
+	below, ok := strings.CutPrefix(dir, strings.TrimSuffix(real, "/")+"/")
+	if !ok {
+		return false
+	}
+	f, err := openBeneath(i.dir, below, dir, unix.RESOLVE_NO_XDEV)
+	if err != nil {
+		return false
+	}
+	f.Close()
+	return true
+}
+
+func (i *Image) realPath() (string, error) {
+	return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", i.dir.Fd()))
+}
+
+// withoutMounts returns the image's directory with nothing mounted on the directories in it, as overlayfs sees it too, and what closes it.
+func (i *Image) withoutMounts() (dir *os.File, done func()) {
+	clone, err := mnt.Clone(i.dir)
+	if err != nil {
+		return i.dir, func() {} // then a mount in it is an error
+	}
+	return clone, func() { clone.Close() }
 }

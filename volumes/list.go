@@ -15,8 +15,8 @@ import (
 type Entry struct {
 	Handle     string    `json:"handle"`
 	HandleRaw  []byte    `json:"handle_raw,omitempty"` // in base64, if the handle's bytes are not UTF-8
-	ID         string    `json:"id"`
-	State      string    `json:"state"` // "init", "live", "dead"
+	ID         string    `json:"id"`                   // "" for an entry that the store did not make: delete of its handle removes it
+	State      string    `json:"state"`                // "init", "live", "dead"
 	Mounted    bool      `json:"mounted"`
 	Root       string    `json:"root"`
 	Privileged bool      `json:"privileged"`
@@ -28,6 +28,7 @@ type Entry struct {
 // has none.
 func (s *Store) List(ctx context.Context) ([]Entry, error) {
 	var list []Entry
+	store := s.realDir()
 	for _, st := range states {
 		names, err := readNames(s.path("volumes", string(st)))
 		if err != nil {
@@ -42,10 +43,10 @@ func (s *Store) List(ctx context.Context) ([]Entry, error) {
 			if errors.Is(err, ErrNotFound) {
 				continue
 			}
-			if err != nil {
+			if err != nil && !errors.Is(err, errForeign) {
 				return nil, err
 			}
-			list = append(list, s.describe(h, st, id))
+			list = append(list, s.describe(store, h, st, id))
 		}
 	}
 	return list, nil
@@ -63,11 +64,15 @@ func readNames(dir string) ([]string, error) {
 	return d.Readdirnames(-1)
 }
 
-func (s *Store) describe(h Handle, st state, id string) Entry {
-	e := Entry{Handle: h.name, ID: id, State: string(st), Mounted: s.mounted(id, "rootfs"), Root: s.path("mnt", id, "rootfs")}
+func (s *Store) describe(store string, h Handle, st state, id string) Entry {
+	e := Entry{Handle: h.name, ID: id, State: string(st)}
 	if !utf8.ValidString(h.name) {
 		e.HandleRaw = []byte(h.name)
 	}
+	if id == "" {
+		return e
+	}
+	e.Mounted, e.Root = s.mounted(id, "rootfs"), rootPath(store, id)
 	var r layerRecord
 	// A container that is just being made or removed has no record; it is listed all the same.
 	if err := durable.ReadJSON(s.path("layers", id, "layer.json"), &r); err == nil {

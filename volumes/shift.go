@@ -24,11 +24,11 @@ import (
 // It is not flushed to disk and so holds for one boot only. It stays while its image is there: the container that removes its
 // name from users/ last removes the copy if the image is gone or has changed, and so does whoever makes a copy of another image.
 
-// shiftedCopy returns the copy of img, made now if there is none, marked as used by the container id. Only the lock of this image is held
-// while it is copied: other images, and all deletes, go on. Who wants the same image waits until ctx is done.
-func (s *Store) shiftedCopy(ctx context.Context, host hostRecord, img *Image, id string, maxID uint32) (layer string, dir *os.File, err error) {
+// shiftedCopy returns the copy of img, made now if there is none. Only the lock of this image is held while it is copied: other images, and all
+// deletes, go on. Who wants the same image waits until ctx is done. It is not marked as used yet, see [Store.use].
+func (s *Store) shiftedCopy(ctx context.Context, host hostRecord, img *Image, maxID uint32) (layer string, dir *os.File, err error) {
 	link := s.path("images", img.identity()+".copy")
-	if layer, dir, err = s.useCopy(link, host, id); !errors.Is(err, ErrNotFound) {
+	if layer, dir, err = s.openCopy(link, host); !errors.Is(err, ErrNotFound) {
 		return layer, dir, err
 	}
 	lock, err := durable.OpenLock(s.path("lock"))
@@ -39,18 +39,18 @@ func (s *Store) shiftedCopy(ctx context.Context, host hostRecord, img *Image, id
 	if _, err := lock.Name(ctx, durable.Images, img.identity()); err != nil {
 		return "", nil, fmt.Errorf("image %q: %w", img.path, err)
 	}
-	if layer, dir, err = s.useCopy(link, host, id); !errors.Is(err, ErrNotFound) {
+	if layer, dir, err = s.openCopy(link, host); !errors.Is(err, ErrNotFound) {
 		return layer, dir, err // somebody made it while we waited
 	}
 	s.sweepImages(ctx)
 	if err := s.makeCopy(ctx, host, img, maxID); err != nil {
 		return "", nil, fmt.Errorf("copy image %q: %w", img.path, err)
 	}
-	return s.useCopy(link, host, id)
+	return s.openCopy(link, host)
 }
 
-// useCopy marks the copy that link names as used by container id and opens it. ErrNotFound: there is none that can be used.
-func (s *Store) useCopy(link string, host hostRecord, id string) (string, *os.File, error) {
+// openCopy opens the copy that link names. ErrNotFound: there is none that can be used.
+func (s *Store) openCopy(link string, host hostRecord) (string, *os.File, error) {
 	layer, err := os.Readlink(link)
 	if errors.Is(err, unix.ENOENT) || (err == nil && !isID(layer)) {
 		return "", nil, ErrNotFound
@@ -62,20 +62,28 @@ func (s *Store) useCopy(link string, host hostRecord, id string) (string, *os.Fi
 	if err := durable.ReadJSON(s.path("layers", layer, "layer.json"), &r); err != nil || r.Boot != host.Boot {
 		return "", nil, ErrNotFound
 	}
-	// users/ is removed, in one call that fails while there is a user, before a copy is: who gets a name into it has the copy.
-	mark, err := os.OpenFile(s.path("layers", layer, "users", id), os.O_CREATE|os.O_EXCL, 0o600)
+	dir, err := os.OpenFile(s.path("layers", layer, "fs"), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return "", nil, ErrNotFound
 	}
-	if err != nil {
-		return "", nil, err
+	return layer, dir, err
+}
+
+// use marks the layers as used by the container id, whose record names them already: whatever happens, its delete finds the marks.
+//
+// users/ is removed, in one call that fails while there is a user, before a layer is: who gets a name into it has the layer.
+func (s *Store) use(id string, layers []string) error {
+	for _, layer := range layers {
+		mark, err := os.OpenFile(s.path("layers", layer, "users", id), os.O_CREATE|os.O_EXCL, 0o600)
+		if errors.Is(err, unix.ENOENT) {
+			return errors.New("its image was replaced meanwhile: try again")
+		}
+		if err != nil {
+			return err
+		}
+		mark.Close()
 	}
-	mark.Close()
-	dir, err := os.OpenFile(s.path("layers", layer, "fs"), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return "", nil, errors.Join(err, s.unuse(id, []string{layer}))
-	}
-	return layer, dir, nil
+	return nil
 }
 
 // makeCopy makes the copy of img. The caller holds the image's lock.
@@ -97,7 +105,7 @@ func (s *Store) makeCopy(ctx context.Context, host hostRecord, img *Image, maxID
 		if err != nil {
 			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 			defer cancel()
-			err = errors.Join(err, s.dropCopy(undo, making))
+			err = errors.Join(s.hint(err), s.dropCopy(undo, making))
 		}
 	}()
 	r := layerRecord{Kind: kindShifted, Created: time.Now().UTC(), Boot: host.Boot, Image: img.path, Identity: img.identity()}
@@ -109,7 +117,9 @@ func (s *Store) makeCopy(ctx context.Context, host hostRecord, img *Image, maxID
 		return err
 	}
 	defer layer.Close()
-	err = tree.Copy(ctx, img.dir, int(layer.Fd()), "fs", tree.CopyOptions{
+	dir, done := img.withoutMounts()
+	defer done()
+	err = tree.Copy(ctx, dir, int(layer.Fd()), "fs", tree.CopyOptions{
 		MapID: func(id uint32) uint32 { return userns.Swap(id, maxID) },
 		Warn:  s.opts.Warn,
 	})
@@ -136,7 +146,10 @@ func (s *Store) dropCopy(ctx context.Context, link string) error {
 			return err
 		}
 	}
-	return os.Remove(link)
+	if err := os.Remove(link); err != nil && !errors.Is(err, unix.ENOENT) { // gone: the last user was quicker
+		return err
+	}
+	return nil
 }
 
 // unuse takes the mark of container id off the layers, and removes those that nobody uses and whose image is gone.
@@ -170,7 +183,10 @@ func (s *Store) dropUnused(ctx context.Context, layer string) error {
 	}
 	switch err := os.Remove(s.path("layers", layer, "users")); {
 	case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EEXIST):
-		return nil
+		if thisBoot(r.Boot) {
+			return nil
+		}
+		// Whoever used it is gone, and a power cut may have taken the record that names this layer.
 	case err != nil && !errors.Is(err, unix.ENOENT):
 		return err
 	}
@@ -194,8 +210,8 @@ func imageIs(path, identity string) bool {
 	return img.identity() == identity
 }
 
-// sweepImages removes what the store keeps about images that are gone: sizes, and copies that nobody uses. It is called by who is about to do
-// work that grows with an image, so what is kept stays within what exists. Failures are only told: it is done again.
+// sweepImages removes what the store keeps about images that are gone: sizes, and copies that nobody uses or whose maker died. It is called
+// by who is about to do work that grows with an image, so what is kept stays within what exists. Failures are only told: it is done again.
 func (s *Store) sweepImages(ctx context.Context) {
 	names, err := os.ReadDir(s.path("images"))
 	if err != nil {
@@ -209,6 +225,8 @@ func (s *Store) sweepImages(ctx context.Context) {
 			if layer, err := os.Readlink(path); err == nil && isID(layer) {
 				s.warn(s.dropUnused(ctx, layer))
 			}
+		case strings.HasSuffix(n.Name(), ".making"):
+			s.warn(s.dropAbandoned(ctx, strings.TrimSuffix(n.Name(), ".making")))
 		case strings.HasSuffix(n.Name(), ".size"):
 			var r sizeRecord
 			if err := durable.ReadJSON(path, &r); err != nil || !imageIs(r.Image, strings.TrimSuffix(n.Name(), ".size")) {
@@ -218,4 +236,21 @@ func (s *Store) sweepImages(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// dropAbandoned removes the copy of an image that is not being made any more: nobody holds the image's lock.
+func (s *Store) dropAbandoned(ctx context.Context, identity string) error {
+	lock, err := durable.OpenLock(s.path("lock"))
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	once, cancel := context.WithCancel(ctx)
+	cancel() // who makes a copy is not waited for
+	if _, err := lock.Name(once, durable.Images, identity); errors.Is(err, context.Canceled) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return s.dropCopy(ctx, s.path("images", identity+".making"))
 }

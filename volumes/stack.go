@@ -101,42 +101,27 @@ func shortBoot(bootKey string) string {
 	return strings.ReplaceAll(bootKey[:min(18, len(bootKey))], "-", "")
 }
 
-// useStack marks the stack's current generation as used by user and returns its layers, top first. The zero top and no layers: there is
-// none yet. It does no work that grows with what is in the layers.
-func (s *Store) useStack(name, user, boot string) (stackTop, []string, error) {
-	var last stackTop
-	for range 1000 {
-		t, err := s.top(name)
-		if errors.Is(err, ErrNotFound) {
-			return stackTop{}, nil, nil
-		}
-		if err != nil {
-			return t, nil, err
-		}
-		err = s.markLayer(t.layer, user)
-		if errors.Is(err, unix.ENOENT) {
-			if t == last {
-				return t, nil, fmt.Errorf("stack %s: its layer %s is gone; drop the stack", name, t.layer)
-			}
-			last = t
-			continue // replaced between the two calls: the next look finds the new one
-		}
-		if err != nil {
-			return t, nil, err
-		}
-		layers, err := s.chain(t.layer)
-		if err == nil && t.boot != boot {
-			layers = s.durablePart(layers)
-		}
-		if err != nil {
-			return t, nil, errors.Join(err, s.unmarkLayer(t.layer, user))
-		}
-		// When it was last used, for who removes the least recently used first. Best effort: without it the stack looks older.
-		now := unix.NsecToTimespec(time.Now().UnixNano())
-		_ = unix.UtimesNanoAt(unix.AT_FDCWD, s.path("caches", name), []unix.Timespec{now, now}, 0)
-		return t, layers, nil
+// readStack returns where the stack's pointer leads and the layers that are served, top first; the zero top and no layers where there is no
+// generation yet. Nothing holds them: only who then finds the top's users, and gets a name into them, can rely on what was read here.
+func (s *Store) readStack(name, boot string) (stackTop, []string, error) {
+	t, err := s.top(name)
+	if errors.Is(err, ErrNotFound) {
+		return stackTop{}, nil, nil
 	}
-	return last, nil, fmt.Errorf("stack %s: it is being replaced faster than it can be read", name)
+	if err != nil {
+		return t, nil, err
+	}
+	layers, err := s.chain(t.layer)
+	if err == nil && t.boot != boot {
+		layers = s.durablePart(layers)
+	}
+	return t, layers, err
+}
+
+// noteUse notes when the stack was last used, for who removes the least recently used first. Best effort: without it the stack looks older.
+func (s *Store) noteUse(name string) {
+	now := unix.NsecToTimespec(time.Now().UnixNano())
+	_ = unix.UtimesNanoAt(unix.AT_FDCWD, s.path("caches", name), []unix.Timespec{now, now}, 0)
 }
 
 // chain returns layer and all below it, top first.

@@ -153,7 +153,9 @@ func measureImage(ctx context.Context, r layerRecord) (sizeRecord, error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
-	u, err := tree.Measure(limited, int(img.dir.Fd()), ".", 0)
+	dir, done := img.withoutMounts()
+	defer done()
+	u, err := tree.Measure(limited, int(dir.Fd()), ".", 0)
 	if err != nil {
 		return sizeRecord{}, err
 	}

@@ -71,6 +71,17 @@ var directories = []struct {
 
 func (s *Store) path(elem ...string) string { return s.dir + "/" + strings.Join(elem, "/") }
 
+// realDir is the store's path without symlinks: mountinfo shows mount points so, and runc refuses a root file system whose path has any.
+func (s *Store) realDir() string {
+	if dir, err := filepath.EvalSymlinks(s.dir); err == nil {
+		return dir
+	}
+	return s.dir
+}
+
+// rootPath is where the merged root file system of the container id is mounted, in the store at the real path dir.
+func rootPath(dir, id string) string { return dir + "/mnt/" + id + "/rootfs" }
+
 // open reads the store's record, and first makes the store, or looks at the host anew, where that has not been done in this boot.
 func (s *Store) open(ctx context.Context) (hostRecord, error) {
 	var r hostRecord
@@ -78,12 +89,10 @@ func (s *Store) open(ctx context.Context) (hostRecord, error) {
 	if err != nil {
 		return r, err
 	}
-	err = durable.ReadJSON(s.path("store.json"), &r)
-	if errors.Is(err, os.ErrNotExist) || (err == nil && r.Boot != boot) {
-		r, err = s.setUp(ctx, boot)
-	}
-	if err != nil {
-		return r, err
+	if err := durable.ReadJSON(s.path("store.json"), &r); err != nil || r.Boot != boot {
+		if r, err = s.setUp(ctx, boot); err != nil {
+			return r, err
+		}
 	}
 	return r, s.check(r)
 }
@@ -146,12 +155,12 @@ func (s *Store) setUp(ctx context.Context, boot string) (hostRecord, error) {
 	if err == nil && r.Boot == boot {
 		return r, nil
 	}
-	if err == nil {
+	// A damaged record is written anew: everything in it can be found out again. One that only a later format can read is not damaged.
+	if r.Format > format || (err == nil && r.Format > 0) {
 		if err := s.check(r); err != nil {
 			return r, err
 		}
 	}
-	// A damaged record is written anew: everything in it can be found out again.
 	r = hostRecord{Format: format, Driver: s.opts.Driver.Name(), FS: fs, Boot: boot}
 	if r.Features, err = s.probe(ctx); err != nil {
 		return r, fmt.Errorf("%w: store %q on %s cannot hold volumes: %w", ErrUnsupported, s.dir, fs, err)
@@ -189,6 +198,17 @@ func bootKey() (string, error) {
 		return "", err
 	}
 	return strings.TrimSpace(string(id)) + " " + ns, nil
+}
+
+// thisBoot says whether key, an earlier bootKey, is of this boot, in whichever namespace. If in doubt it is.
+func thisBoot(key string) bool {
+	now, err := bootKey()
+	if err != nil {
+		return true
+	}
+	a, _, _ := strings.Cut(key, " ")
+	b, _, _ := strings.Cut(now, " ")
+	return a == b
 }
 
 // Capacity returns the size in bytes of the file system that holds the store, or will hold it: the store need not exist.

@@ -217,6 +217,9 @@ func (m *mounter) makeEmpty(layers *os.File) (*os.File, error) {
 // Unmount implements [volumes.Driver]. It reads the mount table only if something is busy: mounts below the container's root may be
 // the reason, and nobody else will take them off.
 func (d *Driver) Unmount(ctx context.Context, dir string) error {
+	if err := unmountPoint(ctx, dir); err != nil {
+		return err
+	}
 	points, err := os.ReadDir(dir)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
@@ -225,22 +228,31 @@ func (d *Driver) Unmount(ctx context.Context, dir string) error {
 		return err
 	}
 	for _, p := range points {
-		point := filepath.Join(dir, p.Name())
-		err := mnt.Unmount(ctx, point, func() error { return unmountBelow(ctx, point) })
-		if errors.Is(err, unix.EBUSY) {
-			return fmt.Errorf("%w: something still uses it; find out with: fuser -vm %q (a process in another mount namespace may be one)",
-				errors.Join(volumes.ErrBusy, err), point)
-		}
-		if err != nil {
+		if err := unmountPoint(ctx, filepath.Join(dir, p.Name())); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// unmountPoint takes everything off point and off what is below it.
+func unmountPoint(ctx context.Context, point string) error {
+	err := mnt.Unmount(ctx, point, func() error { return unmountBelow(ctx, point) })
+	if errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("%w: %w: something still uses it; find out with: fuser -vm %q (a process in another mount namespace may be one)",
+			volumes.ErrBusy, err, point)
+	}
+	return err
+}
+
 // unmountBelow takes off what is mounted on directories below point.
 func unmountBelow(ctx context.Context, point string) error {
-	below, err := mnt.Below(point)
+	// mountinfo has real paths, and the way to the store may lead through symlinks.
+	real, err := filepath.EvalSymlinks(point)
+	if err != nil {
+		return err
+	}
+	below, err := mnt.Below(real)
 	if err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func Bind(source, target string) error {
 }
 
 // ErrMountLimit says what ENOSPC of a mount call means.
-var ErrMountLimit = errors.New("too many mounts in this mount namespace, see sysctl fs.mount-max; the disk is not the matter")
+var ErrMountLimit = errors.New("too many mounts in this mount namespace, not the disk: see sysctl fs.mount-max")
 
 // MountLimit adds [ErrMountLimit] to an ENOSPC of a mount call (fs/namespace.c, count_mounts).
 func MountLimit(err error) error {

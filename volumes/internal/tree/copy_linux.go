@@ -70,6 +70,9 @@ func (c *copier) close() {
 
 func (c *copier) visit(ctx context.Context, e Entry) error {
 	if e.IsDir() {
+		if root := c.dst.levels[0]; e.Stat.Ino == root.ino && e.Stat.Dev == root.dev {
+			return errors.New("the copy is inside its source")
+		}
 		if e.Name != "." {
 			if err := unix.Mkdirat(c.dst.fd(), e.Name, 0o700); err != nil {
 				return &os.PathError{Op: "mkdir", Path: e.Name, Err: err}

@@ -335,6 +335,16 @@ func TestCopyFails(t *testing.T) {
 			t.Errorf("left: %v, %v", names, err)
 		}
 	})
+	// An image that contains the store was copied into its own copy until the disk was full.
+	t.Run("into itself", func(t *testing.T) {
+		src := newDir(t)
+		write(t, src+"/a/b/file", "")
+		err := Copy(t.Context(), open(t, src), fd(t, src+"/a/b"), "copy", CopyOptions{})
+		if err == nil || !strings.Contains(err.Error(), "the copy is inside its source") {
+			t.Errorf("error %v", err)
+		}
+		check(t, Remove(t.Context(), fd(t, src+"/a/b"), "copy"))
+	})
 	t.Run("at a mount", func(t *testing.T) {
 		requireRoot(t)
 		src, dst := newDir(t), newDir(t)

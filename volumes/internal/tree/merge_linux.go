@@ -69,7 +69,8 @@ type merger struct {
 // mergeLevel is one directory of the result that is being filled.
 type mergeLevel struct {
 	from   []int    // layers that take part, top first; the first gives the attributes
-	opaque bool     // what is below the last of them is hidden
+	opaque bool     // it hides what is below the last of them, and has to be marked for it
+	alone  bool     // nothing below it can be seen: it is opaque, or in such a directory
 	todo   []string // names not handled yet
 }
 
@@ -88,7 +89,7 @@ func (m *merger) run() error {
 	for i := range all {
 		all[i] = i
 	}
-	if err := m.enter(all, false); err != nil {
+	if err := m.enter(all, false, m.o.Bottom); err != nil {
 		return err
 	}
 	for {
@@ -125,8 +126,8 @@ func (m *merger) run() error {
 }
 
 // enter begins a directory that the layers from have in common; they and dst stand in it. An opaque directory hides those of
-// the layers below it: they are left again.
-func (m *merger) enter(from []int, opaque bool) error {
+// the layers below it: they are left again. alone: the directory above hides whatever may be below the result.
+func (m *merger) enter(from []int, opaque, alone bool) error {
 	for k, i := range from {
 		marked, err := m.isOpaque(m.layers[i].fd())
 		if err != nil {
@@ -162,7 +163,7 @@ func (m *merger) enter(from []int, opaque bool) error {
 			}
 		}
 	}
-	l := mergeLevel{from: from, opaque: opaque, todo: make([]string, 0, len(names))}
+	l := mergeLevel{from: from, opaque: opaque && !alone, alone: opaque || alone, todo: make([]string, 0, len(names))}
 	for n := range names {
 		l.todo = append(l.todo, n)
 	}
@@ -175,7 +176,7 @@ func (m *merger) enter(from []int, opaque bool) error {
 func (m *merger) entry(l *mergeLevel, name string) error {
 	var first Entry
 	var dirs []int // layers whose directory of this name is seen
-	hidden := l.opaque
+	hidden := false
 	for _, i := range l.from {
 		e := Entry{Dir: m.layers[i].fd(), Name: name}
 		err := unix.Fstatat(e.Dir, name, &e.Stat, unix.AT_SYMLINK_NOFOLLOW)
@@ -196,8 +197,9 @@ func (m *merger) entry(l *mergeLevel, name string) error {
 		break
 	}
 	if len(dirs) == 0 {
-		if isWhiteout(first.Stat) && (m.o.Bottom || l.opaque) {
-			return nil // nothing is below that it could hide
+		// A whiteout in a directory of one layer only would be listed, and then not be found: overlayfs does not look for them there.
+		if isWhiteout(first.Stat) && l.alone {
+			return nil
 		}
 		return m.link(first)
 	}
@@ -212,8 +214,7 @@ func (m *merger) entry(l *mergeLevel, name string) error {
 	if err := m.dst.push(name); err != nil {
 		return err
 	}
-	// In an opaque directory all that is below is hidden already; a mark on each child would be right as well, and needless.
-	return m.enter(dirs, hidden && !l.opaque)
+	return m.enter(dirs, hidden, l.alone)
 }
 
 // finish gives the current directory of the result its attributes, after its contents.
@@ -224,7 +225,7 @@ func (m *merger) finish(l *mergeLevel) error {
 		return os.NewSyscallError("fstat", err)
 	}
 	c := copier{}
-	if l.opaque && !m.o.Bottom {
+	if l.opaque {
 		if err := unix.Fsetxattr(dst, m.o.Opaque, []byte("y"), 0); err != nil {
 			return fmt.Errorf("mark as opaque: %w", err)
 		}
