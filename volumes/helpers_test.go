@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 	"golang.org/x/sys/unix"
 )
 
@@ -51,18 +52,6 @@ func (d fakeDriver) Remove(_ context.Context, layers, name string) error {
 	return os.RemoveAll(filepath.Join(layers, name))
 }
 
-// requireRoot skips a test that mounts, or fails where skipping would hide it.
-func requireRoot(t testing.TB) {
-	t.Helper()
-	switch {
-	case os.Geteuid() == 0:
-	case os.Getenv("BC_TEST_REQUIRE_ROOT") == "1":
-		t.Fatal("needs root, and BC_TEST_REQUIRE_ROOT=1 forbids skipping")
-	default:
-		t.Skip("needs root")
-	}
-}
-
 func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -82,7 +71,7 @@ func newDir(t testing.TB) string {
 // newTmpfs is a new tmpfs with mount options such as "size=1m".
 func newTmpfs(t testing.TB, options string) string {
 	t.Helper()
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	dir := newDir(t)
 	check(t, unix.Mount("test", dir, "tmpfs", 0, "mode=0755,"+options))
 	t.Cleanup(func() {

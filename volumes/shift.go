@@ -190,14 +190,20 @@ func (s *Store) dropUnused(ctx context.Context, layer string) error {
 	case err != nil && !errors.Is(err, unix.ENOENT):
 		return err
 	}
-	// From here on nobody can begin to use it.
+	// From here on nobody can begin to use it. The record and the link go last: they are what an interrupted removal is found by.
+	if err := removeBelow(ctx, s.path("layers", layer), "fs"); err != nil {
+		return err
+	}
+	if err := removeBelow(ctx, s.path("layers"), layer); err != nil {
+		return err
+	}
 	link := s.path("images", r.Identity+".copy")
 	if named, err := os.Readlink(link); err == nil && named == layer {
 		if err := os.Remove(link); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}
-	return removeBelow(ctx, s.path("layers"), layer)
+	return nil
 }
 
 // imageIs says whether the directory at path is still the image of that identity.
@@ -222,11 +228,17 @@ func (s *Store) sweepImages(ctx context.Context) {
 		path := s.path("images", n.Name())
 		switch {
 		case strings.HasSuffix(n.Name(), ".copy"):
-			if layer, err := os.Readlink(path); err == nil && isID(layer) {
-				s.warn(s.dropUnused(ctx, layer))
+			layer, err := os.Readlink(path)
+			if err != nil {
+				continue // somebody else removes it
 			}
+			if _, err := os.Lstat(s.path("layers", layer, "layer.json")); errors.Is(err, unix.ENOENT) {
+				s.warn(s.dropAbandoned(ctx, n.Name()))
+				continue
+			}
+			s.warn(s.dropUnused(ctx, layer))
 		case strings.HasSuffix(n.Name(), ".making"):
-			s.warn(s.dropAbandoned(ctx, strings.TrimSuffix(n.Name(), ".making")))
+			s.warn(s.dropAbandoned(ctx, n.Name()))
 		case strings.HasSuffix(n.Name(), ".size"):
 			var r sizeRecord
 			if err := durable.ReadJSON(path, &r); err != nil || !imageIs(r.Image, strings.TrimSuffix(n.Name(), ".size")) {
@@ -238,8 +250,8 @@ func (s *Store) sweepImages(ctx context.Context) {
 	}
 }
 
-// dropAbandoned removes the copy of an image that is not being made any more: nobody holds the image's lock.
-func (s *Store) dropAbandoned(ctx context.Context, identity string) error {
+// dropAbandoned removes the copy that images/NAME leads to, of which somebody died who made or removed it: nobody holds the image's lock.
+func (s *Store) dropAbandoned(ctx context.Context, name string) error {
 	lock, err := durable.OpenLock(s.path("lock"))
 	if err != nil {
 		return err
@@ -247,10 +259,11 @@ func (s *Store) dropAbandoned(ctx context.Context, identity string) error {
 	defer lock.Close()
 	once, cancel := context.WithCancel(ctx)
 	cancel() // who makes a copy is not waited for
+	identity, _, _ := strings.Cut(name, ".")
 	if _, err := lock.Name(once, durable.Images, identity); errors.Is(err, context.Canceled) {
 		return nil
 	} else if err != nil {
 		return err
 	}
-	return s.dropCopy(ctx, s.path("images", identity+".making"))
+	return s.dropCopy(ctx, s.path("images", name))
 }

@@ -4,23 +4,11 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 	"golang.org/x/sys/unix"
 )
-
-// requireRoot skips a test that mounts, or fails where skipping would hide it.
-func requireRoot(t testing.TB) {
-	t.Helper()
-	switch {
-	case os.Geteuid() == 0:
-	case os.Getenv("BC_TEST_REQUIRE_ROOT") == "1":
-		t.Fatal("needs root, and BC_TEST_REQUIRE_ROOT=1 forbids skipping")
-	default:
-		t.Skip("needs root")
-	}
-}
 
 func check(t testing.TB, err error) {
 	t.Helper()
@@ -35,7 +23,7 @@ func newDir(t testing.TB) string {
 	dir := t.TempDir()
 	t.Cleanup(func() {
 		for {
-			left := mounts(t, dir)
+			left := inspect.Mounts(t, dir)
 			if len(left) == 0 {
 				return
 			}
@@ -46,21 +34,6 @@ func newDir(t testing.TB) string {
 		}
 	})
 	return dir
-}
-
-// mounts are the mount points at dir and below in the order of mountinfo, found without the code under test. dir needs no escapes.
-func mounts(t testing.TB, dir string) []string {
-	t.Helper()
-	b, err := os.ReadFile("/proc/self/mountinfo")
-	check(t, err)
-	var all []string
-	for line := range strings.Lines(string(b)) {
-		p := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(strings.Fields(line)[4])
-		if p == dir || strings.HasPrefix(p, dir+"/") {
-			all = append(all, p)
-		}
-	}
-	return all
 }
 
 func mkdirs(t testing.TB, dir string, names ...string) {

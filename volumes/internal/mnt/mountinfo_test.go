@@ -5,10 +5,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 )
 
 func TestBelow(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	dir := newDir(t)
 	odd := " \t\n\\#\xff"
 	var want []string

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 	"golang.org/x/sys/unix"
 )
 
@@ -107,7 +108,7 @@ func scratch(t *testing.T, dir string, n int) (o Overlay, target string) {
 }
 
 func TestMountOverlay(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	for name, mount := range map[string]func(Overlay, string) error{"FDs": Overlay.MountFDs, "Paths": Overlay.MountPaths} {
 		for _, dirName := range []string{"plain", `a:b`, `c,d`, `e\f`, "g h", "i\nj", `k\:,l=m,lowerdir=n`, "\xff"} {
 			t.Run(fmt.Sprintf("%s/%q", name, dirName), func(t *testing.T) {
@@ -158,7 +159,7 @@ func optionsOf(t *testing.T, target string) string {
 }
 
 func TestMountFDsTakesManyLayers(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	o, target := scratch(t, newDir(t)+"/fs", 200)
 	check(t, o.MountFDs(target))
 	names, err := os.ReadDir(target)
@@ -169,7 +170,7 @@ func TestMountFDsTakesManyLayers(t *testing.T) {
 
 // The kernel's EINVAL says nothing; what it writes to the context's log does.
 func TestMountFDsSaysWhatTheKernelSays(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	dir := newDir(t)
 	o, target := scratch(t, dir+"/fs", 1)
 	check(t, o.MountFDs(target))

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/concourse/bc-image-plugin/volumes/internal/userns"
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,7 +26,7 @@ func TestMountLimit(t *testing.T) {
 }
 
 func TestClone(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	dir := newDir(t)
 	tmpfs(t, dir)
 	mkdirs(t, dir, "sub/m", "at")
@@ -56,7 +57,7 @@ func TestClone(t *testing.T) {
 }
 
 func TestSetIDMap(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	max, err := userns.MaxID()
 	check(t, err)
 	ns, err := userns.New(max)
@@ -97,7 +98,7 @@ func TestSetIDMap(t *testing.T) {
 }
 
 func TestBind(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	dir := newDir(t)
 	mkdirs(t, dir, "a", "b")
 	check(t, os.WriteFile(dir+"/a/file", []byte("a"), 0o600))
@@ -115,7 +116,7 @@ func TestBind(t *testing.T) {
 }
 
 func TestUnmount(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	t.Run("nothing mounted, nothing there", func(t *testing.T) {
 		dir := newDir(t)
 		for _, p := range []string{dir, dir + "/absent"} {
@@ -130,7 +131,7 @@ func TestUnmount(t *testing.T) {
 			tmpfs(t, dir)
 		}
 		check(t, Unmount(over(t), dir, nil))
-		if left := mounts(t, dir); len(left) > 0 {
+		if left := inspect.Mounts(t, dir); len(left) > 0 {
 			t.Errorf("left: %q", left)
 		}
 	})
@@ -139,7 +140,7 @@ func TestUnmount(t *testing.T) {
 		check(t, os.WriteFile(dir+"/file", nil, 0o600))
 		check(t, Bind(dir+"/file", dir+"/file"))
 		check(t, Unmount(over(t), dir+"/file", nil))
-		if left := mounts(t, dir); len(left) > 0 {
+		if left := inspect.Mounts(t, dir); len(left) > 0 {
 			t.Errorf("left: %q", left)
 		}
 	})
@@ -150,7 +151,7 @@ func TestUnmount(t *testing.T) {
 		if err := Unmount(over(t), dir+"/link", nil); err != nil {
 			t.Error(err)
 		}
-		if left := mounts(t, dir); len(left) != 1 {
+		if left := inspect.Mounts(t, dir); len(left) != 1 {
 			t.Errorf("left: %q, want the one that the link leads to", left)
 		}
 	})
@@ -168,7 +169,7 @@ func (w waited) Done() <-chan struct{} {
 }
 
 func TestUnmountWaitsForUsers(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	dir := newDir(t)
 	tmpfs(t, dir)
 	check(t, os.WriteFile(dir+"/file", nil, 0o600))
@@ -189,14 +190,14 @@ func TestUnmountWaitsForUsers(t *testing.T) {
 			f.Close()
 		}
 	}}, dir, nil))
-	if waits < 3 || len(mounts(t, dir)) > 0 {
-		t.Errorf("waited %d times, left %q", waits, mounts(t, dir))
+	if waits < 3 || len(inspect.Mounts(t, dir)) > 0 {
+		t.Errorf("waited %d times, left %q", waits, inspect.Mounts(t, dir))
 	}
 }
 
 // Mounts stacked on one another, each with mounts of its own below: only the first level's were taken off, then it waited for ever.
 func TestUnmountAsksAgainAfterEachLayer(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	dir := newDir(t)
 	const levels = 3
 	for i := range levels {
@@ -217,13 +218,13 @@ func TestUnmountAsksAgainAfterEachLayer(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil || asked != levels || len(mounts(t, dir)) > 0 {
-		t.Errorf("error %v, asked %d times, left %q", err, asked, mounts(t, dir))
+	if err != nil || asked != levels || len(inspect.Mounts(t, dir)) > 0 {
+		t.Errorf("error %v, asked %d times, left %q", err, asked, inspect.Mounts(t, dir))
 	}
 }
 
 func TestUnmountEndsWithTheErrorOfBusy(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	dir := newDir(t)
 	tmpfs(t, dir)
 	tmpfs(t, dir+"/m")

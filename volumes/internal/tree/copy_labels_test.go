@@ -4,12 +4,13 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 	"golang.org/x/sys/unix"
 )
 
 // ramfs has no extended attributes at all.
 func TestCopyWhereAttributesCannotBeKept(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	for _, c := range []struct {
 		name    string
 		value   []byte
@@ -17,11 +18,11 @@ func TestCopyWhereAttributesCannotBeKept(t *testing.T) {
 	}{
 		{"security.selinux", []byte("system_u:object_r:bin_t:s0"), true},
 		{"security.SMACK64", []byte("_"), true},
-		{"security.capability", capability(2, 0), false},
+		{"security.capability", inspect.Capability(2, 0), false},
 		{"user.x", []byte("x"), false},
 		{"trusted.x", []byte("x"), false},
-		{"system.posix_acl_access", aclFor(1, 2), false},
-		{"system.posix_acl_default", aclFor(1, 2), false},
+		{"system.posix_acl_access", inspect.ACL(1, 2), false},
+		{"system.posix_acl_default", inspect.ACL(1, 2), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			src, dst := newDir(t), newFS(t, "ramfs", "")
@@ -31,7 +32,7 @@ func TestCopyWhereAttributesCannotBeKept(t *testing.T) {
 				mkdir(t, src+"/dir")
 				path = src + "/dir"
 			}
-			setXattr(t, path, c.name, c.value)
+			inspect.SetXattr(t, path, c.name, c.value)
 			warnings := 0
 			err := Copy(t.Context(), open(t, src), fd(t, dst), "copy", CopyOptions{Warn: func(err error) {
 				if !errors.Is(err, unix.EOPNOTSUPP) {

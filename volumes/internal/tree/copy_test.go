@@ -6,26 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 	"golang.org/x/sys/unix"
 )
-
-// maxID is root of an unprivileged container, the id that is swapped with 0.
-const maxID = 4294967294
-
-func swap(id uint32) uint32 {
-	switch id {
-	case 0:
-		return maxID
-	case maxID:
-		return 0
-	}
-	return id
-}
 
 // makeZoo makes a tree of everything that a copy keeps. Times are set last, inner ones first.
 func makeZoo(t *testing.T, dir string) {
@@ -40,27 +27,27 @@ func makeZoo(t *testing.T, dir string) {
 	check(t, unix.Chmod(dir+"/closed", 0))
 	mkdir(t, dir+"/sticky/empty")
 	check(t, unix.Chmod(dir+"/sticky", 0o3777))
-	for i, id := range []uint32{0, 1, 1000, maxID - 1, maxID} {
+	for i, id := range []uint32{0, 1, 1000, inspect.MaxID - 1, inspect.MaxID} {
 		p := fmt.Sprintf("%s/owner-%d", dir, i)
 		write(t, p, "")
-		check(t, os.Lchown(p, int(id), int(swap(id))))
+		check(t, os.Lchown(p, int(id), int(inspect.Swap(id))))
 	}
 	for i, to := range []string{"plain", "/etc/passwd", "absent", "../outside", strings.Repeat("x", 4000)} {
 		p := fmt.Sprintf("%s/symlink-%d", dir, i)
 		check(t, os.Symlink(to, p))
 		check(t, os.Lchown(p, 0, 5))
 	}
-	setXattr(t, dir+"/symlink-0", "trusted.on-link", []byte("1"))
-	setXattr(t, dir+"/plain", "user.x", []byte("\x00\xff"))
-	setXattr(t, dir+"/plain", "user.large", bytes.Repeat([]byte("v"), 2000))
-	setXattr(t, dir+"/plain", "trusted.x", nil)
-	setXattr(t, dir+"/plain", "system.posix_acl_access", aclFor(0, 1000))
-	setXattr(t, dir+"/sticky", "system.posix_acl_default", aclFor(maxID, 0))
-	setXattr(t, dir+"/sticky", "user.dir", []byte("d"))
+	inspect.SetXattr(t, dir+"/symlink-0", "trusted.on-link", []byte("1"))
+	inspect.SetXattr(t, dir+"/plain", "user.x", []byte("\x00\xff"))
+	inspect.SetXattr(t, dir+"/plain", "user.large", bytes.Repeat([]byte("v"), 2000))
+	inspect.SetXattr(t, dir+"/plain", "trusted.x", nil)
+	inspect.SetXattr(t, dir+"/plain", "system.posix_acl_access", inspect.ACL(0, 1000))
+	inspect.SetXattr(t, dir+"/sticky", "system.posix_acl_default", inspect.ACL(inspect.MaxID, 0))
+	inspect.SetXattr(t, dir+"/sticky", "user.dir", []byte("d"))
 	write(t, dir+"/cap2", "")
-	setXattr(t, dir+"/cap2", "security.capability", capability(2, 0))
+	inspect.SetXattr(t, dir+"/cap2", "security.capability", inspect.Capability(2, 0))
 	write(t, dir+"/cap3", "")
-	setXattr(t, dir+"/cap3", "security.capability", capability(3, 1000))
+	inspect.SetXattr(t, dir+"/cap3", "security.capability", inspect.Capability(3, 1000))
 	for i, mode := range []uint32{unix.S_IFIFO, unix.S_IFSOCK, unix.S_IFCHR, unix.S_IFBLK} {
 		check(t, unix.Mknod(fmt.Sprintf("%s/special-%d", dir, i), mode|0o640, int(unix.Mkdev(1, 5))))
 	}
@@ -78,18 +65,18 @@ func makeZoo(t *testing.T, dir string) {
 }
 
 func TestCopyKeepsEverything(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	src := newDir(t)
 	makeZoo(t, src)
-	want := describe(t, src, keep)
+	want := inspect.Tree(t, src, inspect.Keep)
 	for name, c := range map[string]struct {
 		mapID func(uint32) uint32
 		on    string
 	}{
 		"as it is":                {nil, ""},
-		"ids swapped":             {swap, ""},
+		"ids swapped":             {inspect.Swap, ""},
 		"to another file system":  {nil, "tmpfs"},
-		"swapped to another kind": {swap, "tmpfs"},
+		"swapped to another kind": {inspect.Swap, "tmpfs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dst := newDir(t)
@@ -100,17 +87,17 @@ func TestCopyKeepsEverything(t *testing.T) {
 				MapID: c.mapID,
 				Warn:  func(err error) { t.Errorf("warning: %v", err) },
 			}))
-			inverse := keep
+			inverse := inspect.Keep
 			if c.mapID != nil {
-				inverse = c.mapID // swap is its own inverse
+				inverse = c.mapID // a swap is its own inverse
 			}
-			same(t, describe(t, dst+"/copy", inverse), want)
+			inspect.Same(t, inspect.Tree(t, dst+"/copy", inverse), want)
 			if exists(dst + "/copy.links") {
 				t.Error("the directory of links is left")
 			}
 		})
 	}
-	same(t, describe(t, src, keep), want) // the source is only read
+	inspect.Same(t, inspect.Tree(t, src, inspect.Keep), want) // the source is only read
 }
 
 // Reading a file changes when it was last read, so this looks before anybody reads the copy.
@@ -137,28 +124,28 @@ func TestCopyKeepsAccessTimes(t *testing.T) {
 }
 
 func TestCopyMapsCapabilities(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	src, dst := newDir(t), newDir(t)
 	write(t, src+"/f", "")
-	setXattr(t, src+"/f", "security.capability", capability(2, 0))
-	check(t, Copy(t.Context(), open(t, src), fd(t, dst), "shifted", CopyOptions{MapID: swap}))
-	if got := getTestXattr(t, dst+"/shifted/f", "security.capability"); !bytes.Equal(got, capability(3, maxID)) {
-		t.Errorf("shifted: %x, want %x", got, capability(3, maxID))
+	inspect.SetXattr(t, src+"/f", "security.capability", inspect.Capability(2, 0))
+	check(t, Copy(t.Context(), open(t, src), fd(t, dst), "shifted", CopyOptions{MapID: inspect.Swap}))
+	if got := inspect.Xattr(t, dst+"/shifted/f", "security.capability"); !bytes.Equal(got, inspect.Capability(3, inspect.MaxID)) {
+		t.Errorf("shifted: %x, want %x", got, inspect.Capability(3, inspect.MaxID))
 	}
-	check(t, Copy(t.Context(), open(t, dst+"/shifted"), fd(t, dst), "back", CopyOptions{MapID: swap}))
-	if got := getTestXattr(t, dst+"/back/f", "security.capability"); !bytes.Equal(got, capability(2, 0)) {
-		t.Errorf("shifted back: %x, want %x", got, capability(2, 0))
+	check(t, Copy(t.Context(), open(t, dst+"/shifted"), fd(t, dst), "back", CopyOptions{MapID: inspect.Swap}))
+	if got := inspect.Xattr(t, dst+"/back/f", "security.capability"); !bytes.Equal(got, inspect.Capability(2, 0)) {
+		t.Errorf("shifted back: %x, want %x", got, inspect.Capability(2, 0))
 	}
 }
 
 func TestCopyLeavesOverlayAttributesBehind(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	src, dst := newDir(t), newDir(t)
 	mkdir(t, src+"/d")
 	for _, p := range []string{src, src + "/d"} {
-		setXattr(t, p, "trusted.overlay.opaque", []byte("y"))
-		setXattr(t, p, "user.overlay.opaque", []byte("y"))
-		setXattr(t, p, "user.kept", []byte("y"))
+		inspect.SetXattr(t, p, "trusted.overlay.opaque", []byte("y"))
+		inspect.SetXattr(t, p, "user.overlay.opaque", []byte("y"))
+		inspect.SetXattr(t, p, "user.kept", []byte("y"))
 	}
 	check(t, Copy(t.Context(), open(t, src), fd(t, dst), "copy", CopyOptions{}))
 	for _, p := range []string{dst + "/copy", dst + "/copy/d"} {
@@ -171,37 +158,37 @@ func TestCopyLeavesOverlayAttributesBehind(t *testing.T) {
 
 // A store below a directory with a default ACL gave its root file systems an ACL that their image does not have.
 func TestCopyDoesNotInheritACLs(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	src, dst := newDir(t), newDir(t)
 	write(t, src+"/d/file", "")
-	setXattr(t, dst, "system.posix_acl_default", aclFor(1000, 1000))
-	want := describe(t, src, keep)
+	inspect.SetXattr(t, dst, "system.posix_acl_default", inspect.ACL(1000, 1000))
+	want := inspect.Tree(t, src, inspect.Keep)
 
 	check(t, Copy(t.Context(), open(t, src), fd(t, dst), "copy", CopyOptions{}))
-	same(t, describe(t, dst+"/copy", keep), want)
+	inspect.Same(t, inspect.Tree(t, dst+"/copy", inspect.Keep), want)
 
 	check(t, os.Mkdir(dst+"/top", 0o755))
 	check(t, CopyTop(open(t, src), open(t, dst+"/top"), nil))
 	setTimes(t, dst+"/top", time.Unix(0, 0))
 	setTimes(t, src, time.Unix(0, 0))
-	same(t, describe(t, dst+"/top", keep), map[string]string{".": describe(t, src, keep)["."]})
+	inspect.Same(t, inspect.Tree(t, dst+"/top", inspect.Keep), map[string]string{".": inspect.Tree(t, src, inspect.Keep)["."]})
 }
 
 func TestCopyTop(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	src, dst := newDir(t), newDir(t)
-	check(t, os.Chown(src, 7, maxID))
-	setXattr(t, src, "user.x", []byte("x"))
-	setXattr(t, src, "trusted.x", []byte("t"))
-	setXattr(t, src, "trusted.overlay.opaque", []byte("y"))
-	setXattr(t, src, "system.posix_acl_access", aclFor(1, 2))
-	setXattr(t, src, "system.posix_acl_default", aclFor(3, 4))
+	check(t, os.Chown(src, 7, inspect.MaxID))
+	inspect.SetXattr(t, src, "user.x", []byte("x"))
+	inspect.SetXattr(t, src, "trusted.x", []byte("t"))
+	inspect.SetXattr(t, src, "trusted.overlay.opaque", []byte("y"))
+	inspect.SetXattr(t, src, "system.posix_acl_access", inspect.ACL(1, 2))
+	inspect.SetXattr(t, src, "system.posix_acl_default", inspect.ACL(3, 4))
 	check(t, unix.Chmod(src, 0o3751))
 	check(t, CopyTop(open(t, src), open(t, dst), nil))
 	for _, d := range []string{src, dst} {
 		setTimes(t, d, time.Unix(1, 0))
 	}
-	same(t, describe(t, dst, keep), describe(t, src, keep))
+	inspect.Same(t, inspect.Tree(t, dst, inspect.Keep), inspect.Tree(t, src, inspect.Keep))
 	if names, _ := listXattrs(dst); strings.Contains(strings.Join(names, " "), "overlay") {
 		t.Errorf("it has %q", names)
 	}
@@ -209,22 +196,18 @@ func TestCopyTop(t *testing.T) {
 
 // btrfs subvolumes in one tree number their inodes each for itself: two files of one number and several links became one.
 func TestCopyTellsInodesOfTwoDevicesApart(t *testing.T) {
-	requireRoot(t)
-	for _, tool := range []string{"mkfs.btrfs", "btrfs"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("needs %s", tool)
-		}
-	}
+	inspect.NeedRoot(t)
+	inspect.NeedTool(t, "mkfs.btrfs", "btrfs")
 	dir := newDir(t)
 	check(t, os.WriteFile(dir+"/image", nil, 0o600))
 	check(t, os.Truncate(dir+"/image", 300<<20))
 	src := dir + "/fs"
 	mkdir(t, src)
-	command(t, "mkfs.btrfs", "-q", dir+"/image")
-	command(t, "mount", "-o", "loop", dir+"/image", src)
-	t.Cleanup(func() { command(t, "umount", "-l", src) })
+	inspect.Command(t, "mkfs.btrfs", "-q", dir+"/image")
+	inspect.Command(t, "mount", "-o", "loop", dir+"/image", src)
+	t.Cleanup(func() { inspect.Command(t, "umount", "-l", src) })
 	for _, sub := range []string{"a", "b"} {
-		command(t, "btrfs", "-q", "subvolume", "create", src+"/"+sub)
+		inspect.Command(t, "btrfs", "-q", "subvolume", "create", src+"/"+sub)
 		write(t, src+"/"+sub+"/file", "of "+sub)
 		check(t, os.Link(src+"/"+sub+"/file", src+"/"+sub+"/link"))
 	}
@@ -243,13 +226,6 @@ func TestCopyTellsInodesOfTwoDevicesApart(t *testing.T) {
 	}
 }
 
-func command(t testing.TB, name string, args ...string) {
-	t.Helper()
-	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
-		t.Fatalf("%s %q: %v: %s", name, args, err, out)
-	}
-}
-
 func TestCopyOfADeepTree(t *testing.T) {
 	src, dst := newDir(t), newDir(t)
 	makeDeep(t, src, 5_100)
@@ -261,7 +237,7 @@ func TestCopyOfADeepTree(t *testing.T) {
 
 // ext4 takes 65,000 links to one file, tmpfs any number.
 func TestCopyStartsANewFileWhereNoMoreLinksFit(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	const links = 65_010
 	src, dst := newFS(t, "tmpfs", ""), newDir(t)
 	if kind := fsType(t, dst); kind != unix.EXT4_SUPER_MAGIC {
@@ -346,7 +322,7 @@ func TestCopyFails(t *testing.T) {
 		check(t, Remove(t.Context(), fd(t, src+"/a/b"), "copy"))
 	})
 	t.Run("at a mount", func(t *testing.T) {
-		requireRoot(t)
+		inspect.NeedRoot(t)
 		src, dst := newDir(t), newDir(t)
 		mkdir(t, src+"/m")
 		check(t, unix.Mount(newDir(t), src+"/m", "", unix.MS_BIND, ""))

@@ -9,20 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 	"golang.org/x/sys/unix"
 )
-
-// requireRoot skips a test that needs rights over owners, devices, attributes or mounts, or fails where skipping would hide it.
-func requireRoot(t testing.TB) {
-	t.Helper()
-	switch {
-	case os.Geteuid() == 0:
-	case os.Getenv("BC_TEST_REQUIRE_ROOT") == "1":
-		t.Fatal("needs root, and BC_TEST_REQUIRE_ROOT=1 forbids skipping")
-	default:
-		t.Skip("needs root")
-	}
-}
 
 // newDir is an empty directory. In the end rm(1) removes it, which can cope with any depth, not what is tested here.
 func newDir(t testing.TB) string {
@@ -40,7 +29,7 @@ func newDir(t testing.TB) string {
 // newFS is a new file system of a kind that lives in memory.
 func newFS(t testing.TB, kind, options string) string {
 	t.Helper()
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	dir := newDir(t)
 	if err := unix.Mount("test", dir, kind, 0, options); err != nil {
 		t.Fatalf("mount %s: %v", kind, err)

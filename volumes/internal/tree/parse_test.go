@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 	"golang.org/x/sys/unix"
 )
 
@@ -56,32 +57,48 @@ func FuzzParseEntries(f *testing.F) {
 	})
 }
 
+// acl is a POSIX ACL of the given entries.
+func acl(entries ...aclEntry) []byte {
+	b := binary.LittleEndian.AppendUint32(nil, 2)
+	for _, e := range entries {
+		b = binary.LittleEndian.AppendUint16(b, e.tag)
+		b = binary.LittleEndian.AppendUint16(b, e.perm)
+		b = binary.LittleEndian.AppendUint32(b, e.id)
+	}
+	return b
+}
+
+type aclEntry struct {
+	tag, perm uint16
+	id        uint32
+}
+
 func TestMapACL(t *testing.T) {
-	got, err := mapACL(aclFor(0, maxID), swap)
-	if err != nil || !bytes.Equal(got, aclFor(maxID, 0)) {
+	got, err := mapACL(inspect.ACL(0, inspect.MaxID), inspect.Swap)
+	if err != nil || !bytes.Equal(got, inspect.ACL(inspect.MaxID, 0)) {
 		t.Errorf("got %x, %v", got, err)
 	}
 	// The owner's, the group's, the mask's and others' entries have no id that could be mapped.
 	plain := acl(aclEntry{0x01, 7, 0}, aclEntry{0x04, 5, 0}, aclEntry{0x10, 7, 0}, aclEntry{0x20, 1, 0})
-	if got, err := mapACL(plain, swap); err != nil || !bytes.Equal(got, plain) {
+	if got, err := mapACL(plain, inspect.Swap); err != nil || !bytes.Equal(got, plain) {
 		t.Errorf("without names: %x, %v", got, err)
 	}
 	for name, bad := range map[string][]byte{
 		"empty": nil, "short": {2, 0, 0}, "version 1": {1, 0, 0, 0}, "half an entry": append(acl(), 1, 0, 7, 0),
 	} {
-		if got, err := mapACL(bad, swap); err == nil {
+		if got, err := mapACL(bad, inspect.Swap); err == nil {
 			t.Errorf("%s: %x", name, got)
 		}
 	}
 }
 
 func FuzzMapACL(f *testing.F) {
-	f.Add(aclFor(0, 1000))
+	f.Add(inspect.ACL(0, 1000))
 	f.Add(acl())
 	f.Add([]byte{2, 0, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, in []byte) {
 		before := bytes.Clone(in)
-		out, err := mapACL(in, swap)
+		out, err := mapACL(in, inspect.Swap)
 		if !bytes.Equal(in, before) {
 			t.Error("the input was changed")
 		}
@@ -91,7 +108,7 @@ func FuzzMapACL(f *testing.F) {
 		if len(out) != len(in) {
 			t.Errorf("%d bytes became %d", len(in), len(out))
 		}
-		if back, err := mapACL(out, swap); err != nil || !bytes.Equal(back, in) {
+		if back, err := mapACL(out, inspect.Swap); err != nil || !bytes.Equal(back, in) {
 			t.Errorf("%x mapped twice is %x, %v", in, back, err)
 		}
 	})
@@ -100,41 +117,41 @@ func FuzzMapACL(f *testing.F) {
 func TestMapCapability(t *testing.T) {
 	revision1 := append([]byte{0, 0, 0, 1}, make([]byte, 8)...)
 	for name, c := range map[string]struct{ in, want []byte }{
-		"2 of root":                    {capability(2, 0), capability(3, maxID)},
-		"3 of the shifted root":        {capability(3, maxID), capability(2, 0)},
-		"3 of another":                 {capability(3, 1000), capability(3, 1000)},
-		"3 of root, though 2 would do": {capability(3, 0), capability(3, maxID)},
+		"2 of root":                    {inspect.Capability(2, 0), inspect.Capability(3, inspect.MaxID)},
+		"3 of the shifted root":        {inspect.Capability(3, inspect.MaxID), inspect.Capability(2, 0)},
+		"3 of another":                 {inspect.Capability(3, 1000), inspect.Capability(3, 1000)},
+		"3 of root, though 2 would do": {inspect.Capability(3, 0), inspect.Capability(3, inspect.MaxID)},
 		"revision 1":                   {revision1, revision1},
-		"revision 9":                   {capability(9, 0), capability(9, 0)},
-		"2 of a wrong length":          {capability(2, 0)[:19], capability(2, 0)[:19]},
+		"revision 9":                   {inspect.Capability(9, 0), inspect.Capability(9, 0)},
+		"2 of a wrong length":          {inspect.Capability(2, 0)[:19], inspect.Capability(2, 0)[:19]},
 	} {
-		if got, err := mapCapability(c.in, swap); err != nil || !bytes.Equal(got, c.want) {
+		if got, err := mapCapability(c.in, inspect.Swap); err != nil || !bytes.Equal(got, c.want) {
 			t.Errorf("%s: %x, %v, want %x", name, got, err, c.want)
 		}
 	}
-	if got, err := mapCapability(capability(3, 5), func(uint32) uint32 { return 0 }); err != nil || !bytes.Equal(got, capability(2, 0)) {
+	if got, err := mapCapability(inspect.Capability(3, 5), func(uint32) uint32 { return 0 }); err != nil || !bytes.Equal(got, inspect.Capability(2, 0)) {
 		t.Errorf("mapped to 0: %x, %v", got, err)
 	}
-	if _, err := mapCapability([]byte{1, 2}, swap); err == nil {
+	if _, err := mapCapability([]byte{1, 2}, inspect.Swap); err == nil {
 		t.Error("2 bytes are taken for a capability")
 	}
 }
 
 func FuzzMapCapability(f *testing.F) {
-	f.Add(capability(2, 0))
-	f.Add(capability(3, maxID))
-	f.Add(capability(3, 0))
+	f.Add(inspect.Capability(2, 0))
+	f.Add(inspect.Capability(3, inspect.MaxID))
+	f.Add(inspect.Capability(3, 0))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, in []byte) {
 		before := bytes.Clone(in)
-		out, err := mapCapability(in, swap)
+		out, err := mapCapability(in, inspect.Swap)
 		if !bytes.Equal(in, before) {
 			t.Error("the input was changed")
 		}
 		if err != nil {
 			return
 		}
-		back, err := mapCapability(out, swap)
+		back, err := mapCapability(out, inspect.Swap)
 		// Revision 3 of root 0 means revision 2, and becomes it.
 		if err != nil || !bytes.Equal(back, normalCapability(in)) {
 			t.Errorf("%x mapped twice is %x, %v", in, back, err)
@@ -156,7 +173,7 @@ func normalCapability(b []byte) []byte {
 
 func TestMapXattrLeavesOthersAlone(t *testing.T) {
 	for _, name := range []string{"user.x", "security.selinux", "trusted.system.posix_acl_access", "system.posix_acl"} {
-		if got, err := mapXattr(name, aclFor(0, 0), swap); err != nil || !bytes.Equal(got, aclFor(0, 0)) {
+		if got, err := mapXattr(name, inspect.ACL(0, 0), inspect.Swap); err != nil || !bytes.Equal(got, inspect.ACL(0, 0)) {
 			t.Errorf("%s: %x, %v", name, got, err)
 		}
 	}

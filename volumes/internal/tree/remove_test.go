@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 	"golang.org/x/sys/unix"
 )
 
@@ -50,10 +51,10 @@ func TestRemoveTakesAnything(t *testing.T) {
 			check(t, os.Chmod(x+"/d/file", 0))
 			check(t, os.Chmod(x+"/d", 0))
 			check(t, os.Chmod(x, 0))
-			requireRoot(t)
+			inspect.NeedRoot(t)
 		},
 		"pipes, sockets and devices": func(t *testing.T, x string) {
-			requireRoot(t)
+			inspect.NeedRoot(t)
 			mkdir(t, x)
 			for i, mode := range []uint32{unix.S_IFIFO, unix.S_IFSOCK, unix.S_IFCHR, unix.S_IFBLK} {
 				check(t, unix.Mknod(fmt.Sprintf("%s/%d", x, i), mode|0o600, int(unix.Mkdev(1, 5))))
@@ -115,7 +116,7 @@ func setFlag(t *testing.T, path string, flag uint32) {
 }
 
 func TestRemoveTakesOffFlags(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	for flagName, flag := range map[string]uint32{"immutable": unix.STATX_ATTR_IMMUTABLE, "append-only": unix.STATX_ATTR_APPEND} {
 		for name, flagged := range map[string][]string{ // in the order in which flags can be set: the inner first
 			"file":                {"a/file"},
@@ -155,7 +156,7 @@ func TestRemoveTakesOffFlags(t *testing.T) {
 }
 
 func TestRemoveNeverCrossesAMount(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	for name, c := range map[string]struct {
 		at   string // is mounted on
 		file bool

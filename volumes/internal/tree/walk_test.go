@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 	"golang.org/x/sys/unix"
 )
 
@@ -140,7 +141,7 @@ func TestWalkEndsWithTheVisitorsError(t *testing.T) {
 }
 
 func TestWalkRefusesAMount(t *testing.T) {
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	dir := newDir(t)
 	mkdir(t, dir+"/a/m")
 	check(t, unix.Mount(newDir(t), dir+"/a/m", "", unix.MS_BIND, ""))

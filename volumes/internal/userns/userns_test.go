@@ -1,16 +1,14 @@
 package userns
 
 import (
-	"os"
 	"testing"
 
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 	"golang.org/x/sys/unix"
 )
 
 func TestNewNamespaceOutlivesItsProcess(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to write an id map")
-	}
+	inspect.NeedRoot(t) // to write an id map
 	max, err := MaxID()
 	if err != nil {
 		t.Fatal(err)
