@@ -78,7 +78,6 @@ func openDir(dirfd int, name string) (int, error) {
 func (s *stack) depth() int  { return len(s.levels) }
 func (s *stack) top() *level { return &s.levels[len(s.levels)-1] }
 func (s *stack) fd() int     { return s.top().fd }
-func (s *stack) parent() int { return s.levels[len(s.levels)-2].fd }
 
 // push makes the child name the current directory.
 func (s *stack) push(name string) error {
