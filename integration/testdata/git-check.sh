@@ -9,7 +9,7 @@ repository=$CACHE/repository
 cat > /tmp/upload-pack <<'SCRIPT'
 #!/bin/sh
 if [ -n "${STALL_AFTER:-}" ]; then
-	git-upload-pack "$@" | { head -c "$STALL_AFTER"; sleep 600; }
+	git-upload-pack "$@" | { dd bs=64k iflag=count_bytes count="$STALL_AFTER" 2>/dev/null; sleep 600; }
 else
 	LC_ALL=C git-upload-pack "$@" | LC_ALL=C dd bs=64k 2>/tmp/received
 fi
