@@ -38,15 +38,3 @@ func again() int {
 	}
 	return cmd.ProcessState.ExitCode()
 }
-
-// requireRoot skips a test that mounts, or fails where skipping would hide that nothing was tested.
-func requireRoot(t testing.TB) {
-	t.Helper()
-	switch {
-	case os.Geteuid() == 0:
-	case os.Getenv("BC_TEST_REQUIRE_ROOT") == "1":
-		t.Fatal("needs root, and BC_TEST_REQUIRE_ROOT=1 forbids skipping")
-	default:
-		t.Skip("needs root: it mounts overlays")
-	}
-}

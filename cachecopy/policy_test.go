@@ -12,6 +12,7 @@ import (
 
 	"github.com/concourse/bc-image-plugin/cachecopy"
 	"github.com/concourse/bc-image-plugin/volumes"
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 )
 
 func TestPromotion(t *testing.T) {
@@ -86,12 +87,8 @@ func TestUnknownKeyBeginsEmpty(t *testing.T) {
 	f := newFixture(t, nil)
 	for name, req := range map[string]volumes.Request{"privileged": privileged, "unprivileged": {}} {
 		dir := f.open("h", "nobody made "+name, req, cachecopy.Always)
-		got := describe(t, dir, sameID)
-		id := sameID
-		if !req.Privileged {
-			id = swapID
-		}
-		if want := describe(t, dir, id)["."]; len(got) != 1 || !strings.HasPrefix(want, "40755 0:0") {
+		got := describe(t, dir, id(req.Privileged))
+		if len(got) != 1 || !strings.HasPrefix(got["."], "mode 40755 owner 0:0") {
 			t.Errorf("%s: %q", name, got)
 		}
 		if e := f.end("h"); e.Promoted || e.Reason != "unchanged" {
@@ -111,7 +108,7 @@ func TestUnchangedIsNoGeneration(t *testing.T) {
 	}{
 		{"nothing", func(*testing.T, string) {}, false},
 		{"only the marker", func(t *testing.T, dir string) { commit(t, dir) }, false},
-		{"only read", func(t *testing.T, dir string) { describe(t, dir, sameID) }, false},
+		{"only read", func(t *testing.T, dir string) { describe(t, dir, inspect.Keep) }, false},
 		{"file made and removed", func(t *testing.T, dir string) { write(t, dir+"/x", ""); check(t, os.Remove(dir+"/x")) }, false},
 		{"mode of the top", func(t *testing.T, dir string) { check(t, os.Chmod(dir, 0o700)) }, true},
 		{"owner of the top", func(t *testing.T, dir string) { check(t, os.Chown(dir, 7, 8)) }, true},
@@ -126,13 +123,13 @@ func TestUnchangedIsNoGeneration(t *testing.T) {
 			f.generation("k", func(dir string) { write(t, dir+"/file", "old") })
 			dir := f.open("h", "k", privileged, cachecopy.Always)
 			test.change(t, dir)
-			want := describe(t, dir, sameID)
+			want := describe(t, dir, inspect.Keep)
 			delete(want, cachecopy.Marker)
 			if e := f.end("h"); e.Promoted != test.changed {
 				t.Errorf("it ended as %+v, want promoted %v", e, test.changed)
 			}
 			dir = f.open("next", "k", privileged, cachecopy.Never)
-			sameTree(t, describe(t, dir, sameID), want)
+			inspect.Same(t, describe(t, dir, inspect.Keep), want)
 		})
 	}
 }
@@ -254,13 +251,9 @@ func TestPathIsMadeInTheRoot(t *testing.T) {
 	for _, priv := range []bool{true, false} {
 		v, err := f.Create(t.Context(), handle("h"), volumes.Request{Image: image, Privileged: priv}, cachecopy.Cache{Key: "k", Path: "/var/lib/cache"})
 		check(t, err)
-		id := sameID
-		if !priv {
-			id = swapID
-		}
-		got := describe(t, v.Root, id)
+		got := describe(t, v.Root, id(priv))
 		for _, dir := range []string{"var", "var/lib", "var/lib/cache"} {
-			if !strings.HasPrefix(got[dir], "40755 0:0 ") {
+			if !strings.HasPrefix(got[dir], "mode 40755 owner 0:0 ") {
 				t.Errorf("%q is %q", dir, got[dir])
 			}
 		}

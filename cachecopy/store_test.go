@@ -16,6 +16,7 @@ import (
 	"github.com/concourse/bc-image-plugin/cachecopy"
 	"github.com/concourse/bc-image-plugin/volumes"
 	"github.com/concourse/bc-image-plugin/volumes/overlay"
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 )
 
 // fixture is a store of its own for one test. At its end all containers are deleted and the store is looked through.
@@ -32,7 +33,7 @@ type fixture struct {
 
 func newFixture(t testing.TB, change func(*volumes.Options, *cachecopy.Options)) *fixture {
 	t.Helper()
-	requireRoot(t)
+	inspect.NeedRoot(t)
 	f := &fixture{t: t, dir: filepath.Join(newDir(t), "store")}
 	f.opts = volumes.Options{Dir: f.dir, Driver: overlay.New(overlay.Options{}), Warn: f.warn}
 	if change != nil {
@@ -226,7 +227,7 @@ func (f *fixture) verify() {
 			f.t.Errorf("mnt/%s is left", id)
 		}
 	}
-	for _, m := range mountsBelow(f.t, f.dir) {
+	for _, m := range inspect.Mounts(f.t, f.dir) {
 		if !wantMounts[strings.TrimPrefix(m, f.dir+"/mnt/")] && filepath.Base(m) != "rootfs" {
 			f.t.Errorf("mount %q is left", m)
 		}
@@ -270,19 +271,6 @@ func (f *fixture) chain(key string) []string {
 		}
 		layers = append(layers, parent)
 	}
-}
-
-func mountsBelow(t testing.TB, dir string) []string {
-	t.Helper()
-	b, err := os.ReadFile("/proc/self/mountinfo")
-	check(t, err)
-	var points []string
-	for line := range strings.Lines(string(b)) {
-		if p := strings.Fields(line)[4]; strings.HasPrefix(p, dir+"/") {
-			points = append(points, p)
-		}
-	}
-	return points
 }
 
 func readNames(t testing.TB, dir string) []string {

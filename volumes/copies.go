@@ -317,8 +317,9 @@ func (s *Store) prepare(ctx context.Context, id string, n int, c copyRecord, end
 		if err := os.Mkdir(s.path("layers", from), 0o700); err != nil {
 			return "", err
 		}
+		rest := c.Layers[len(merge):]
 		merge = append([]string{upper}, merge...)
-		if err := s.opts.Driver.Merge(ctx, s.path("layers"), merge, from, parent == ""); err != nil {
+		if err := s.opts.Driver.Merge(ctx, s.path("layers"), merge, rest, from); err != nil {
 			return "", err
 		}
 		end.Merged = len(merge)

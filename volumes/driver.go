@@ -48,9 +48,9 @@ type Driver interface {
 	// Seal makes an unmounted upper an immutable layer, in place: it becomes what a lower layer needs and nothing more. Doing it twice is the same.
 	Seal(ctx context.Context, layers, upper string) error
 
-	// Merge makes the layer into, an existing directory that is empty but for the store's files, of the layers from, top first: in their place it
-	// shows the same. bottom: it stands on nothing. The layers are unmounted or immutable, and it may share inodes with them.
-	Merge(ctx context.Context, layers string, from []string, into string, bottom bool) error
+	// Merge makes the layer into, an existing directory that is empty but for the store's files, of the layers from, top first: in their place, on
+	// the layers below, it shows the same. All are unmounted or immutable, and it may share inodes with from.
+	Merge(ctx context.Context, layers string, from, below []string, into string) error
 
 	// Remove removes what Mount made below layers/name, which nobody has mounted, and the directory itself. Absent is success. It
 	// needs no free space.

@@ -44,9 +44,9 @@ func (d fakeDriver) Usage(context.Context, string, string) (LayerUsage, error) {
 	return LayerUsage{}, nil
 }
 
-func (d fakeDriver) Changed(string, string, string) (bool, error)                { return false, nil }
-func (d fakeDriver) Seal(context.Context, string, string) error                  { return nil }
-func (d fakeDriver) Merge(context.Context, string, []string, string, bool) error { return nil }
+func (d fakeDriver) Changed(string, string, string) (bool, error)                    { return false, nil }
+func (d fakeDriver) Seal(context.Context, string, string) error                      { return nil }
+func (d fakeDriver) Merge(context.Context, string, []string, []string, string) error { return nil }
 
 func (d fakeDriver) Remove(_ context.Context, layers, name string) error {
 	return os.RemoveAll(filepath.Join(layers, name))

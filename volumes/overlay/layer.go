@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/concourse/bc-image-plugin/volumes/internal/tree"
 	"golang.org/x/sys/unix"
@@ -41,14 +42,14 @@ func (d *Driver) Seal(ctx context.Context, layers, upper string) error {
 }
 
 // Merge implements [volumes.Driver].
-func (d *Driver) Merge(ctx context.Context, layers string, from []string, into string, bottom bool) (err error) {
+func (d *Driver) Merge(ctx context.Context, layers string, from, below []string, into string) (err error) {
 	var dirs []*os.File
 	defer func() {
 		for _, f := range dirs {
 			err = errors.Join(err, f.Close())
 		}
 	}()
-	for _, l := range from {
+	for _, l := range slices.Concat(from, below) {
 		f, err := os.OpenFile(filepath.Join(layers, l, "fs"), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 		if err != nil {
 			return err
@@ -68,7 +69,7 @@ func (d *Driver) Merge(ctx context.Context, layers string, from []string, into s
 	if inNamespace {
 		opaque = "user.overlay.opaque"
 	}
-	if err := tree.Merge(ctx, dirs, int(dst.Fd()), "fs", tree.MergeOptions{Opaque: opaque, Bottom: bottom}); err != nil {
+	if err := tree.Merge(ctx, dirs[:len(from)], int(dst.Fd()), "fs", tree.MergeOptions{Opaque: opaque, Below: dirs[len(from):]}); err != nil {
 		return fmt.Errorf("merge %d layers: %w", len(from), err)
 	}
 	return nil

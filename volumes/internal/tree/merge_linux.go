@@ -15,8 +15,9 @@ import (
 type MergeOptions struct {
 	// Opaque is the extended attribute that marks a directory which hides what is below it, with the value "y".
 	Opaque string
-	// Bottom: nothing will be below the result, so it needs no whiteouts and no opaque marks.
-	Bottom bool
+	// Below are the layers that the result will stand on, top first. They are only looked at: where they have nothing, the result needs no
+	// whiteout and no opaque mark, and must not have one (see entry).
+	Below []*os.File
 	// Link, if not nil, makes a hard link instead of linkat(2); for tests.
 	Link func(fromDir int, from string, toDir int, to string) error
 }
@@ -34,9 +35,9 @@ func Merge(ctx context.Context, layers []*os.File, dstDir int, name string, o Me
 			return unix.Linkat(fromDir, from, toDir, to, 0)
 		}
 	}
-	m := &merger{o: o, tick: ticker{ctx: ctx}}
+	m := &merger{o: o, merged: len(layers), tick: ticker{ctx: ctx}}
 	defer m.close()
-	for _, l := range layers {
+	for _, l := range slices.Concat(layers, o.Below) {
 		s, err := openRoot(int(l.Fd()), ".")
 		if err != nil {
 			return fmt.Errorf("merge layer %q: %w", l.Name(), err)
@@ -59,7 +60,8 @@ func Merge(ctx context.Context, layers []*os.File, dstDir int, name string, o Me
 // merger walks all layers at once. Each layer has a stack of its own that is as deep as the layer takes part in the current directory.
 type merger struct {
 	o      MergeOptions
-	layers []*stack
+	layers []*stack // those to be merged, then those below
+	merged int      // how many are merged
 	dst    *stack
 	levels []mergeLevel
 	buf    []byte
@@ -68,10 +70,10 @@ type merger struct {
 
 // mergeLevel is one directory of the result that is being filled.
 type mergeLevel struct {
-	from   []int    // layers that take part, top first; the first gives the attributes
-	opaque bool     // it hides what is below the last of them, and has to be marked for it
-	alone  bool     // nothing below it can be seen: it is opaque, or in such a directory
-	todo   []string // names not handled yet
+	from  []int    // layers that take part, top first; the first gives the attributes
+	below []int    // layers below the result whose directory of this name is seen through it
+	mark  bool     // it hides a directory below
+	todo  []string // names not handled yet
 }
 
 func (m *merger) close() {
@@ -89,7 +91,7 @@ func (m *merger) run() error {
 	for i := range all {
 		all[i] = i
 	}
-	if err := m.enter(all, false, m.o.Bottom); err != nil {
+	if err := m.enter(all[:m.merged], all[m.merged:], false); err != nil {
 		return err
 	}
 	for {
@@ -98,12 +100,8 @@ func (m *merger) run() error {
 			if err := m.finish(l); err != nil {
 				return err
 			}
-			for _, i := range l.from {
-				if m.layers[i].depth() > 1 {
-					if _, err := m.layers[i].pop(); err != nil {
-						return err
-					}
-				}
+			if err := errors.Join(m.leave(l.from), m.leave(l.below)); err != nil {
+				return err
 			}
 			m.levels = m.levels[:len(m.levels)-1]
 			if len(m.levels) == 0 {
@@ -125,27 +123,22 @@ func (m *merger) run() error {
 	}
 }
 
-// enter begins a directory that the layers from have in common; they and dst stand in it. An opaque directory hides those of
-// the layers below it: they are left again. alone: the directory above hides whatever may be below the result.
-func (m *merger) enter(from []int, opaque, alone bool) error {
-	for k, i := range from {
-		marked, err := m.isOpaque(m.layers[i].fd())
-		if err != nil {
-			return err
-		}
-		if !marked {
-			continue
-		}
-		opaque = true
-		for _, hidden := range from[k+1:] {
-			if m.layers[hidden].depth() > 1 {
-				if _, err := m.layers[hidden].pop(); err != nil {
-					return err
-				}
-			}
-		}
-		from = from[:k+1]
-		break
+// enter begins a directory that the layers from and below have in common; they and dst stand in it. An opaque directory hides those of
+// the layers below it: they are left again. opaque: what is below from is hidden anyway.
+func (m *merger) enter(from, below []int, opaque bool) error {
+	from, hidden, err := m.seen(from)
+	if err != nil {
+		return err
+	}
+	opaque = opaque || hidden
+	l := mergeLevel{from: from, mark: opaque && len(below) > 0}
+	if opaque {
+		err = m.leave(below)
+	} else {
+		l.below, _, err = m.seen(below)
+	}
+	if err != nil {
+		return err
 	}
 	names := map[string]struct{}{}
 	buf := make([]byte, direntBytes)
@@ -163,7 +156,7 @@ func (m *merger) enter(from []int, opaque, alone bool) error {
 			}
 		}
 	}
-	l := mergeLevel{from: from, opaque: opaque && !alone, alone: opaque || alone, todo: make([]string, 0, len(names))}
+	l.todo = make([]string, 0, len(names))
 	for n := range names {
 		l.todo = append(l.todo, n)
 	}
@@ -172,38 +165,54 @@ func (m *merger) enter(from []int, opaque, alone bool) error {
 	return nil
 }
 
+// seen returns those of the layers that stand in the current directory, top first, which can be seen: up to one that is marked as opaque. The
+// others are left.
+func (m *merger) seen(layers []int) (visible []int, opaque bool, err error) {
+	for k, i := range layers {
+		opaque, err := m.isOpaque(m.layers[i].fd())
+		if err != nil {
+			return nil, false, err
+		}
+		if opaque {
+			return layers[:k+1], true, m.leave(layers[k+1:])
+		}
+	}
+	return layers, false, nil
+}
+
+// leave goes back to the parent directory in layers. Their roots are not left.
+func (m *merger) leave(layers []int) error {
+	for _, i := range layers {
+		if m.layers[i].depth() > 1 {
+			if _, err := m.layers[i].pop(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // entry brings one name of the current directory into the result: the topmost layer that has it decides what it is.
 func (m *merger) entry(l *mergeLevel, name string) error {
-	var first Entry
-	var dirs []int // layers whose directory of this name is seen
-	hidden := false
-	for _, i := range l.from {
-		e := Entry{Dir: m.layers[i].fd(), Name: name}
-		err := unix.Fstatat(e.Dir, name, &e.Stat, unix.AT_SYMLINK_NOFOLLOW)
-		if errors.Is(err, unix.ENOENT) {
-			continue
-		}
-		if err != nil {
-			return os.NewSyscallError("stat", err)
-		}
-		if e.IsDir() {
-			dirs = append(dirs, i)
-			continue
-		}
-		if len(dirs) == 0 {
-			first = e
-		}
-		hidden = true // a file or whiteout hides what is below it
-		break
+	first, dirs, hidden, err := m.look(l.from, name)
+	if err != nil {
+		return err
 	}
-	if len(dirs) == 0 {
-		// A whiteout in a directory of one layer only would be listed, and then not be found: overlayfs does not look for them there.
-		if isWhiteout(first.Stat) && l.alone {
+	isDir := len(dirs) > 0
+	lower, below, _, err := m.look(l.below, name)
+	if err != nil {
+		return err
+	}
+	if !isDir {
+		// A whiteout where nothing is to be hidden would be listed if no layer below has this directory: overlayfs looks for them
+		// only in directories that it merges. The kernel marks a new directory as opaque only with options that we do not use, so
+		// the layers below have to be asked.
+		if isWhiteout(first.Stat) && len(below) == 0 && (lower.Name == "" || isWhiteout(lower.Stat)) {
 			return nil
 		}
 		return m.link(first)
 	}
-	for _, i := range dirs {
+	for _, i := range slices.Concat(dirs, below) {
 		if err := m.layers[i].push(name); err != nil {
 			return err
 		}
@@ -214,7 +223,28 @@ func (m *merger) entry(l *mergeLevel, name string) error {
 	if err := m.dst.push(name); err != nil {
 		return err
 	}
-	return m.enter(dirs, hidden, l.alone)
+	return m.enter(dirs, below, hidden)
+}
+
+// look finds a name in layers, top first: either what is not a directory at the top of all (first), or the layers whose directories are
+// merged to one, and whether something that is not a directory ends them. Neither: no layer has it.
+func (m *merger) look(layers []int, name string) (first Entry, dirs []int, ended bool, err error) {
+	for _, i := range layers {
+		e := Entry{Dir: m.layers[i].fd(), Name: name}
+		err := unix.Fstatat(e.Dir, name, &e.Stat, unix.AT_SYMLINK_NOFOLLOW)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+		case err != nil:
+			return Entry{}, nil, false, os.NewSyscallError("stat", err)
+		case e.IsDir():
+			dirs = append(dirs, i)
+		case len(dirs) == 0:
+			return e, nil, true, nil
+		default:
+			return Entry{}, dirs, true, nil
+		}
+	}
+	return Entry{}, dirs, false, nil
 }
 
 // finish gives the current directory of the result its attributes, after its contents.
@@ -225,7 +255,7 @@ func (m *merger) finish(l *mergeLevel) error {
 		return os.NewSyscallError("fstat", err)
 	}
 	c := copier{}
-	if l.opaque {
+	if l.mark {
 		if err := unix.Fsetxattr(dst, m.o.Opaque, []byte("y"), 0); err != nil {
 			return fmt.Errorf("mark as opaque: %w", err)
 		}
