@@ -97,9 +97,15 @@ func readXattrs(f *os.File) (map[string]string, error) {
 	return all, nil
 }
 
-// isOverlays says whether an attribute is overlayfs's own.
+// isOverlays says whether an attribute is overlayfs's own. One that a container set under such a name is not: overlayfs keeps it as
+// trusted.overlay.overlay.NAME (Documentation/filesystems/overlayfs.rst, Nesting overlayfs mounts; Linux 6.7).
 func isOverlays(name string) bool {
-	return strings.HasPrefix(name, "trusted.overlay.") || strings.HasPrefix(name, "user.overlay.")
+	for _, prefix := range []string{"trusted.overlay.", "user.overlay."} {
+		if rest, ok := strings.CutPrefix(name, prefix); ok {
+			return !strings.HasPrefix(rest, "overlay.")
+		}
+	}
+	return false
 }
 
 // dropACLs takes off the ACLs that a new directory inherited from the default ACL of the one it was made in (acl(5)): what is made below it
