@@ -99,12 +99,12 @@ func TestCase64KilledCheck(t *testing.T) {
 			runGitCheck(t, g, up, url, "clones", privileged)
 			committed := g.caches("killed")["killed"]
 
-			// 20 MiB are to be fetched; after 5 of them nothing more comes, and the container is killed.
+			// 20 MiB are to be fetched; after some of them nothing more comes, and the container is killed.
 			up.commit(20 << 10)
 			c := g.mustCreate("is-killed", url, privileged)
 			// A lock of git's as a killed reset leaves it. So small a number of objects would be unpacked in memory, and not come to the disk as a pack.
 			script := ": > " + cacheAt + "/repository/.git/index.lock\n" +
-				gitCheck(t, "STALL_AFTER=5000000", "GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=fetch.unpackLimit GIT_CONFIG_VALUE_0=1")
+				gitCheck(t, "STALL_AFTER=8000000", "GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=fetch.unpackLimit GIT_CONFIG_VALUE_0=1")
 			r := startContainer(t, c.spec, privileged, script, up.mount(privileged))
 			packs := filepath.Join(c.cache, "repository/.git/objects/pack/tmp_pack_*")
 			r.waitFor("a part of a pack", func() bool {
@@ -113,7 +113,7 @@ func TestCase64KilledCheck(t *testing.T) {
 					return false
 				}
 				info, err := os.Stat(found[0])
-				return err == nil && info.Size() > 4<<20
+				return err == nil && info.Size() > 1<<20
 			})
 			r.kill()
 			g.wantEnd("is-killed", "dropped: not committed")

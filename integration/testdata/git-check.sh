@@ -3,7 +3,7 @@
 #
 # Prints a line "received BYTES", which is all that upload-pack sent, and a line "head COMMIT". Commits the cache when all is well.
 #
-# STALL_AFTER: after that many bytes nothing more comes, as when the network is gone.
+# STALL_AFTER: after about that many bytes nothing more comes, as when the network is gone.
 
 repository=$CACHE/repository
 cat > /tmp/upload-pack <<'SCRIPT'
