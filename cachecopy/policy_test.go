@@ -266,3 +266,13 @@ func TestPathIsMadeInTheRoot(t *testing.T) {
 		f.end("h")
 	}
 }
+
+func TestDropWithoutAStore(t *testing.T) {
+	f := newFixture(t, nil)
+	if err := f.Drop(t.Context(), cachecopy.ID("k")); !errors.Is(err, volumes.ErrNotFound) {
+		t.Errorf("Drop = %v, want ErrNotFound", err)
+	}
+	if err := f.Drop(t.Context(), "../../etc"); !errors.Is(err, volumes.ErrInvalid) {
+		t.Errorf("Drop of no ID = %v, want ErrInvalid", err)
+	}
+}

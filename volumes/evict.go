@@ -112,6 +112,9 @@ func (s *Store) dropStack(ctx context.Context, name string, unused bool) (bool, 
 
 func (s *Store) unpublish(ctx context.Context, name string, unused bool) (stackTop, error) {
 	unlock, err := s.lockStack(ctx, name)
+	if errors.Is(err, unix.ENOENT) {
+		return stackTop{}, ErrNotFound // there is no store yet
+	}
 	if err != nil {
 		return stackTop{}, err
 	}
