@@ -9,10 +9,10 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// TestGit is what check caches are for, with real git in real containers. concourse/concourse#2923 (4 GB per hour and pipeline), #2988, #3030,
+// This is what check caches are for, with real git in real containers. concourse/concourse#2923 (4 GB per hour and pipeline), #2988, #3030,
 // #3079: fresh containers that clone again and again (field case 68). Check 1 clones 200 MB; before each of checks 2 … 20 upstream gains a commit,
 // and a fresh container on a fresh copy of the cache fetches it.
-func TestGit(t *testing.T) {
+func TestCase68Git(t *testing.T) {
 	for _, mode := range []struct {
 		name       string
 		privileged func(check int) bool
