@@ -39,13 +39,13 @@ type Volume struct {
 // layerRecord is layer.json of a layer. It is written once, before the layer is used, and read by stats, list and delete. A power cut may leave
 // it empty; then list and stats know less, and delete removes the layer all the same.
 type layerRecord struct {
-	Kind       string    `json:"kind"` // "rootfs", "shifted", "cache"
-	Created    time.Time `json:"created"`
-	Boot       string    `json:"boot,omitempty"` // for what holds in one boot only
-	Privileged bool      `json:"privileged,omitempty"`
-	Image      string    `json:"image,omitempty"`
-	Identity   string    `json:"image_identity,omitempty"`
-	Lowers     []string  `json:"lowers,omitempty"` // shifted copies that this one uses
+	Kind       string       `json:"kind"` // "rootfs", "shifted", "cache"
+	Created    time.Time    `json:"created"`
+	Boot       string       `json:"boot,omitempty"` // for what holds in one boot only
+	Privileged bool         `json:"privileged,omitempty"`
+	Image      durable.Text `json:"image,omitempty"`
+	Identity   string       `json:"image_identity,omitempty"`
+	Lowers     []string     `json:"lowers,omitempty"` // shifted copies that this one uses
 
 	Copies []copyRecord `json:"copies,omitempty"` // of a container
 
@@ -170,7 +170,7 @@ func (s *Store) planImage(ctx context.Context, host hostRecord, p *plan, img *Im
 	case img.contains(store):
 		return Lower{}, fmt.Errorf("%w image %q: the store %q is inside it", ErrInvalid, img.path, s.dir)
 	}
-	p.record.Image, p.record.Identity = img.path, img.identity()
+	p.record.Image, p.record.Identity = durable.Text(img.path), img.identity()
 
 	// A layer is mapped exactly when its owner on disk is not the one that the container must see.
 	lower := Lower{Dir: img.dir, Map: img.isShifted(p.view.MaxID) != p.view.Mapped}
@@ -344,7 +344,7 @@ func (s *Store) makeMountPoints(p *plan) error {
 // A mount in another mount namespace, an upper that was mounted read-only without an error, an image that changed its owner
 // meanwhile: all of these look like success to the calls that made them.
 func verify(p *plan) error {
-	if err := verifyMount(p.view.Target, p.owner, "image "+strconv.Quote(p.record.Image)); err != nil {
+	if err := verifyMount(p.view.Target, p.owner, "image "+strconv.Quote(string(p.record.Image))); err != nil {
 		return err
 	}
 	if p.view.Mapped {

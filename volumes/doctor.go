@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
 	"github.com/concourse/bc-image-plugin/volumes/internal/mnt"
 	"github.com/concourse/bc-image-plugin/volumes/internal/userns"
 	"golang.org/x/sys/unix"
@@ -44,7 +45,7 @@ func (s *Store) Doctor(ctx context.Context) []Finding {
 		return all
 	}
 	add(OK, "store %q on %s, driver %s", s.dir, host.FS, host.Driver)
-	f, err := s.probe(ctx)
+	f, err := s.probeAnew(ctx)
 	if err != nil {
 		add(Fail, "mounting: %v", s.hint(err))
 		return all
@@ -63,6 +64,19 @@ func (s *Store) Doctor(ctx context.Context) []Finding {
 	s.doctorRoom(add)
 	s.doctorLeftovers(ctx, add)
 	return all
+}
+
+// probeAnew probes a store that is set up.
+func (s *Store) probeAnew(ctx context.Context) (Features, error) {
+	lock, err := durable.OpenLock(s.path("lock"))
+	if err != nil {
+		return Features{}, err
+	}
+	defer lock.Close()
+	if _, err := lock.Name(ctx, durable.Records, "store.json"); err != nil {
+		return Features{}, err
+	}
+	return s.probe(ctx)
 }
 
 func (s *Store) doctorOwners(f Features, add func(Level, string, ...any)) {

@@ -1,7 +1,6 @@
 package volumes
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -147,8 +146,6 @@ func TestErrorsCanBeActedUpon(t *testing.T) {
 		_, err := New(Options{Dir: store, Driver: fakeDriver{}}).Create(t.Context(), handle(t, "my handle"), privileged(t))
 		return err
 	}
-	cancelled, cancel := context.WithCancel(t.Context())
-	cancel()
 	for name, c := range map[string]struct {
 		err  error
 		is   error
@@ -177,10 +174,6 @@ func TestErrorsCanBeActedUpon(t *testing.T) {
 			_, err := New(Options{Dir: dir + "/none", Driver: fakeDriver{}}).Stats(t.Context(), handle(t, "my handle"))
 			return err
 		}(), ErrNotFound, []string{`stats of "my handle"`, "not found"}},
-		"cancelled": {func() error {
-			_, err := New(Options{Dir: dir + "/probe", Driver: fakeDriver{}}).Create(cancelled, handle(t, "my handle"), privileged(t))
-			return err
-		}(), context.Canceled, []string{"my handle"}},
 	} {
 		if c.err == nil || (c.is != nil && !errors.Is(c.err, c.is)) {
 			t.Errorf("%s: error %v, want one that wraps %v", name, c.err, c.is)

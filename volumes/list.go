@@ -76,7 +76,7 @@ func (s *Store) describe(store string, h Handle, st state, id string) Entry {
 	var r layerRecord
 	// A container that is just being made or removed has no record; it is listed all the same.
 	if err := durable.ReadJSON(s.path("layers", id, "layer.json"), &r); err == nil {
-		e.Privileged, e.Image, e.Created = r.Privileged, r.Image, r.Created
+		e.Privileged, e.Image, e.Created = r.Privileged, string(r.Image), r.Created
 	}
 	return e
 }

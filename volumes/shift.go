@@ -108,7 +108,7 @@ func (s *Store) makeCopy(ctx context.Context, host hostRecord, img *Image, maxID
 			err = errors.Join(s.hint(err), s.dropCopy(undo, making))
 		}
 	}()
-	r := layerRecord{Kind: kindShifted, Created: time.Now().UTC(), Boot: host.Boot, Image: img.path, Identity: img.identity()}
+	r := layerRecord{Kind: kindShifted, Created: time.Now().UTC(), Boot: host.Boot, Image: durable.Text(img.path), Identity: img.identity()}
 	if err := s.makeLayer(id, r); err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (s *Store) dropUnused(ctx context.Context, layer string) error {
 	if err := durable.ReadJSON(s.path("layers", layer, "layer.json"), &r); err != nil || r.Kind != kindShifted {
 		return nil
 	}
-	if imageIs(r.Image, r.Identity) {
+	if imageIs(string(r.Image), r.Identity) {
 		return nil
 	}
 	switch err := os.Remove(s.path("layers", layer, "users")); {
@@ -241,7 +241,7 @@ func (s *Store) sweepImages(ctx context.Context) {
 			s.warn(s.dropAbandoned(ctx, n.Name()))
 		case strings.HasSuffix(n.Name(), ".size"):
 			var r sizeRecord
-			if err := durable.ReadJSON(path, &r); err != nil || !imageIs(r.Image, strings.TrimSuffix(n.Name(), ".size")) {
+			if err := durable.ReadJSON(path, &r); err != nil || !imageIs(string(r.Image), strings.TrimSuffix(n.Name(), ".size")) {
 				if err := os.Remove(path); err != nil && !errors.Is(err, unix.ENOENT) {
 					s.warn(err)
 				}

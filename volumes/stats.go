@@ -22,10 +22,10 @@ type Usage struct {
 
 // sizeRecord is images/IDENTITY.size: an image's size, measured once.
 type sizeRecord struct {
-	Image    string    `json:"image"`
-	Bytes    uint64    `json:"bytes"`
-	Partial  bool      `json:"partial,omitempty"`
-	Measured time.Time `json:"measured"`
+	Image    durable.Text `json:"image"`
+	Bytes    uint64       `json:"bytes"`
+	Partial  bool         `json:"partial,omitempty"`
+	Measured time.Time    `json:"measured"`
 }
 
 const (
@@ -143,7 +143,7 @@ func keptSize(path string) (sizeRecord, bool) {
 }
 
 func measureImage(ctx context.Context, r layerRecord) (sizeRecord, error) {
-	img, err := OpenImage(r.Image)
+	img, err := OpenImage(string(r.Image))
 	if err != nil {
 		return sizeRecord{}, err
 	}

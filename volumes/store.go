@@ -168,22 +168,29 @@ func (s *Store) setUp(ctx context.Context, boot string) (hostRecord, error) {
 	return r, durable.WriteJSON(s.path("store.json"), r)
 }
 
-// probe lets the driver try what it needs in a scratch layer and mount point. What a kill leaves of them is rubbish like any layer nobody names.
+// scratch is the name of the layer and the mount point in which a driver probes. There is one for all, so that what a kill leaves of it goes
+// with the next probe.
+const scratch = "probe"
+
+// probe lets the driver try what it needs in a scratch layer and mount point. The caller holds the lock of store.json.
 func (s *Store) probe(ctx context.Context) (f Features, err error) {
-	id, err := newID()
-	if err != nil {
+	if err := s.unprobe(ctx); err != nil {
 		return f, err
 	}
-	v := View{Target: s.path("mnt", id, "rootfs"), Layers: s.path("layers"), Upper: id, Warn: s.opts.Warn}
-	if err := errors.Join(os.MkdirAll(v.Target, 0o711), os.Mkdir(s.path("layers", id), 0o700)); err != nil {
-		return f, errors.Join(err, s.unprobe(ctx, id))
+	defer func() {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+		defer cancel()
+		err = errors.Join(err, s.unprobe(undo))
+	}()
+	v := View{Target: s.path("mnt", scratch, "rootfs"), Layers: s.path("layers"), Upper: scratch, Warn: s.opts.Warn}
+	if err := errors.Join(os.MkdirAll(v.Target, 0o711), os.Mkdir(s.path("layers", scratch), 0o700)); err != nil {
+		return f, err
 	}
-	f, err = s.opts.Driver.Probe(ctx, v)
-	return f, errors.Join(err, s.unprobe(ctx, id))
+	return s.opts.Driver.Probe(ctx, v)
 }
 
-func (s *Store) unprobe(ctx context.Context, id string) error {
-	_, err := s.dismantle(ctx, id, false, func(string) {})
+func (s *Store) unprobe(ctx context.Context) error {
+	_, err := s.dismantle(ctx, scratch, false, func(string) {})
 	return err
 }
 

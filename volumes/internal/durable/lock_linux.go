@@ -28,8 +28,13 @@ func OpenLock(path string) (*Lock, error) {
 	return &Lock{f}, nil
 }
 
-// Close releases every lock taken through l.
-func (l *Lock) Close() error { return l.f.Close() }
+// Close releases every lock taken through l. Closing the file alone would leave them to a process that was just forked, until it executes its program
+// or ends.
+func (l *Lock) Close() error {
+	_ = unix.Flock(int(l.f.Fd()), unix.LOCK_UN)
+	_ = unix.FcntlFlock(l.f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK}) // a length of 0 is the whole file
+	return l.f.Close()
+}
 
 // Shared takes the whole file's shared lock, Exclusive the exclusive one (flock(2)). They wait until ctx is done.
 func (l *Lock) Shared(ctx context.Context) error { return l.flock(ctx, unix.LOCK_SH) }

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func open(t *testing.T, path string) *Lock {
@@ -59,6 +61,38 @@ func TestWholeFileLocks(t *testing.T) {
 	b.Close()
 	if err := open(t, path).Exclusive(soon(t)); err != nil {
 		t.Fatalf("a closed file still holds its lock: %v", err)
+	}
+}
+
+// A process that is forked has every open file until it executes its program: a lock outlived the Close of its holder by that time.
+func TestCloseReleasesWhateverElseHasTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	l, err := OpenLock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := unix.Dup(int(l.f.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(other)
+	if err := l.Exclusive(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b"} {
+		if _, err := l.Name(soon(t), Caches, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.Close()
+	next := open(t, path)
+	if err := next.Exclusive(soon(t)); err != nil {
+		t.Errorf("the whole file: %v", err)
+	}
+	for _, name := range []string{"a", "b"} {
+		if _, err := next.Name(soon(t), Caches, name); err != nil {
+			t.Errorf("name %q: %v", name, err)
+		}
 	}
 }
 

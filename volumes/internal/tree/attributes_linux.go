@@ -108,6 +108,12 @@ func isOverlays(name string) bool {
 	return false
 }
 
+// isRawACL says whether an attribute is an ACL as xfs keeps it on disk (SGI_ACL_FILE in fs/xfs/libxfs/xfs_format.h). xfs lists it beside
+// system.posix_acl_*, which is the same with the ids mapped; setting it again would bring back the ids that are not.
+func isRawACL(name string) bool {
+	return name == "trusted.SGI_ACL_FILE" || name == "trusted.SGI_ACL_DEFAULT"
+}
+
 // dropACLs takes off the ACLs that a new directory inherited from the default ACL of the one it was made in (acl(5)): what is made below it
 // would go on inheriting them.
 func dropACLs(dir int) error {
@@ -131,7 +137,7 @@ func copyXattrs(src int, srcName string, dst int, dstName string, o CopyOptions)
 		return err
 	}
 	for _, name := range names {
-		if isOverlays(name) {
+		if isOverlays(name) || isRawACL(name) {
 			continue
 		}
 		value, err := getXattr(from, name)

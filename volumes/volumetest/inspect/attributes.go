@@ -56,3 +56,13 @@ func Xattr(t testing.TB, path, name string) []byte {
 	}
 	return buf[:n]
 }
+
+// swapACL exchanges 0 and MaxID in an ACL.
+func swapACL(acl []byte) []byte {
+	for e := acl[4:]; len(e) >= 8; e = e[8:] {
+		if tag := binary.LittleEndian.Uint16(e); tag == aclUser || tag == aclGroup {
+			binary.LittleEndian.PutUint32(e[4:], Swap(binary.LittleEndian.Uint32(e[4:])))
+		}
+	}
+	return acl
+}

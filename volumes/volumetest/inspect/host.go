@@ -1,10 +1,14 @@
 package inspect
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // NeedRoot skips a test that needs root's rights. See Cannot.
@@ -50,6 +54,27 @@ func Mounts(t testing.TB, dir string) []string {
 		}
 	}
 	return all
+}
+
+// Unmount takes the last mount off dir. A program that another test is about to start holds that test's open files, and this one's, until
+// the kernel executes it, so a mount can be busy for a moment without anybody using it.
+func Unmount(t testing.TB, dir string) {
+	t.Helper()
+	for range 1000 {
+		err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, unix.EBUSY) {
+			t.Errorf("umount %q: %v", dir, err)
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Errorf("umount %q: it stays busy", dir)
+	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+		t.Errorf("umount -l %q: %v", dir, err)
+	}
 }
 
 // Command runs a program that must succeed.

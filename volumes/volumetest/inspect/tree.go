@@ -100,7 +100,8 @@ func xattrLine(path string, mapID func(uint32) uint32) (string, error) {
 	slices.Sort(names)
 	var all []string
 	for _, name := range names {
-		if name == "" || strings.HasPrefix(name, "trusted.overlay.") {
+		// Overlayfs's own, and ACLs as xfs keeps them on disk, which follow from the others.
+		if name == "" || strings.HasPrefix(name, "trusted.overlay.") || strings.HasPrefix(name, "trusted.SGI_ACL_") {
 			continue
 		}
 		value := make([]byte, 64<<10)
@@ -131,6 +132,9 @@ func xattrValue(name string, value []byte, mapID func(uint32) uint32) string {
 			root = binary.LittleEndian.Uint32(value[20:])
 		}
 		return fmt.Sprintf("%x of %d", value[4:20], mapID(root))
+	}
+	if len(value) > 64 {
+		return fmt.Sprintf("%d bytes, sha %.8x", len(value), sha256.Sum256(value))
 	}
 	return fmt.Sprintf("%x", value)
 }
