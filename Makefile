@@ -21,14 +21,17 @@ build:
 # Debian packages, and the images that tests share, so that no test's time limit includes a download.
 setup:
 	integration/setup.sh
-	@if [ "$$(id -u)" = 0 ]; then integration/debian-rootfs.sh $(CACHE)/debian; fi
+	@set -e; if [ "$$(id -u)" = 0 ]; then integration/debian-rootfs.sh $(CACHE)/debian; \
+		integration/debian-rootfs.sh $(CACHE)/debian-git git,ca-certificates,attr,acl; \
+		integration/testdata/git-upstream.sh make $(CACHE)/git-upstream >/dev/null; fi
 
 # -p 1: packages make mounts and loop devices; two cores are kept busy by the parallel tests of one.
 test: setup lint
 	$(GO) test -race -p 1 -tags $(TAGS) -timeout 14m ./...
 
 demo: setup build
-	$(GO) run -tags $(TAGS) ./integration/demo -plugin bin/bc-image-plugin -image $(CACHE)/debian
+	$(GO) run -tags $(TAGS) ./integration/demo -plugin bin/bc-image-plugin -image $(CACHE)/debian \
+		-git-image $(CACHE)/debian-git -git-upstream $(CACHE)/git-upstream
 
 bench: setup build
 	$(GO) test -tags $(TAGS) -run '^$$' -bench . -benchtime 200x -timeout 30m ./integration/... ./volumes/...

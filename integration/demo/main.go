@@ -22,8 +22,11 @@ import (
 func main() {
 	plugin := flag.String("plugin", "bin/bc-image-plugin", "the built plugin")
 	image := flag.String("image", ".cache/debian", "a root file system")
+	gitImage := flag.String("git-image", ".cache/debian-git", "a root file system with git in it")
+	gitUpstream := flag.String("git-upstream", ".cache/git-upstream", "a repository to clone, of git-upstream.sh")
+	scripts := flag.String("scripts", "integration/testdata", "where git-upstream.sh and git-check.sh are")
 	flag.Parse()
-	if err := run(*plugin, *image); err != nil {
+	if err := run(*plugin, *image, *gitImage, *gitUpstream, *scripts); err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
 	}
@@ -34,15 +37,18 @@ type demo struct {
 	plugin, image, store, work string
 }
 
-func run(plugin, image string) (err error) {
+// maxID is the host id of an unprivileged container's root: the highest there is.
+const maxID = 4294967294
+
+func run(plugin, image, gitImage, gitUpstream, scripts string) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("it mounts file systems and starts containers: run it as root")
 	}
-	d := demo{}
+	d, git := demo{}, gitDemo{}
 	for _, p := range []struct {
 		to   *string
 		path string
-	}{{&d.plugin, plugin}, {&d.image, image}} {
+	}{{&d.plugin, plugin}, {&d.image, image}, {&git.image, gitImage}, {&git.upstream, gitUpstream}, {&git.scripts, scripts}} {
 		if *p.to, err = filepath.Abs(p.path); err != nil {
 			return err
 		}
@@ -128,7 +134,13 @@ func run(plugin, image string) (err error) {
 		}
 	}
 
-	title("7. Nothing is left")
+	title("7. A check cache: check 1 clones, upstream gains commits, checks 2 to 4 fetch in fresh containers on copies of the cache")
+	git.demo = d
+	if err := git.run(); err != nil {
+		return err
+	}
+
+	title("8. Nothing is left")
 	return d.nothingLeft()
 }
 
@@ -151,21 +163,27 @@ func (d demo) call(args ...string) (string, error) {
 }
 
 func (d demo) container(plugin specs.Spec, script string) error {
-	config, err := bundle.Config(plugin, bundle.Container{Argv: []string{"/bin/sh", "-eu", "-c", script}, MaxID: 4294967294})
+	out, err := d.runc(plugin, script)
+	fmt.Print(indent(out))
+	return err
+}
+
+// runc runs a shell script in a container, as its root, and returns what it wrote.
+func (d demo) runc(plugin specs.Spec, script string, mounts ...specs.Mount) (string, error) {
+	config, err := bundle.Config(plugin, bundle.Container{Argv: []string{"/bin/sh", "-eu", "-c", script}, Mounts: mounts, MaxID: maxID})
 	if err != nil {
-		return err
+		return "", err
 	}
 	b, err := json.Marshal(config)
 	if err != nil {
-		return err
+		return "", err
 	}
 	dir := filepath.Join(d.work, "bundle")
-	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "config.json"), b, 0o600)); err != nil {
-		return err
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "config.json"), b, 0o600)); err != nil {
+		return "", err
 	}
 	out, err := exec.Command("runc", "--root", filepath.Join(dir, "state"), "run", "--bundle", dir, filepath.Base(d.work)).CombinedOutput()
-	fmt.Print(indent(string(out)))
-	return err
+	return string(out), err
 }
 
 // nothingLeft looks at the disk and the mount table, not at what the plugin says.
