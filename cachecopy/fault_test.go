@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/concourse/bc-image-plugin/cachecopy"
 	"github.com/concourse/bc-image-plugin/volumes"
 )
@@ -191,29 +193,55 @@ func TestKilledBetweenSealingAndPublishing(t *testing.T) {
 
 // A kill in the middle of removing a layer that nobody uses any more: whatever of it is left, the next delete finds it.
 func TestKilledWhileAnOldLayerIsRemoved(t *testing.T) {
-	for _, left := range []string{"all but users", "nothing but users", "a part of the files", "only the directory"} {
+	for _, left := range []string{"all but users", "empty users", "a part of the files", "the mark in the layer below is gone", "the layers below are gone"} {
 		t.Run(left, func(t *testing.T) {
 			f := newFixture(t, func(o *volumes.Options, _ *cachecopy.Options) { o.MaxLayers = 3 })
 			for i := range 3 {
 				f.generation("k", func(dir string) { check(t, writeGeneration(dir, fmt.Sprint(i))) })
 			}
+			layers := f.chain("k")
 			f.open("h", "k", privileged, cachecopy.Never) // keeps the layers
 			check(t, f.Drop(t.Context(), cachecopy.ID("k")))
-			id, err := os.Readlink(f.dir + "/volumes/live/h")
-			check(t, err)
-			top := f.dir + "/layers/" + f.copiesOf(id)[0].Base
-			check(t, os.Remove(top+"/users/"+id+".0"))
-			check(t, os.Remove(top+"/users"))
+			path := func(n int, name string) string { return f.dir + "/layers/" + layers[n] + "/" + name }
+			check(t, os.RemoveAll(path(0, "users")))
 			switch left {
-			case "nothing but users":
-				check(t, os.Mkdir(top+"/users", 0o700))
+			case "empty users":
+				check(t, os.Mkdir(path(0, "users"), 0o700))
 			case "a part of the files":
-				check(t, os.RemoveAll(top+"/fs/part-0"))
-			case "only the directory":
-				// What names the layer below goes last.
+				check(t, os.RemoveAll(path(0, "fs/part-0")))
+			case "the mark in the layer below is gone":
+				check(t, os.Remove(path(1, "users/"+layers[0])))
+			case "the layers below are gone":
+				check(t, os.RemoveAll(path(1, "")))
+				check(t, os.RemoveAll(path(2, "")))
 			}
 			f.end("h")
 			f.verify()
 		})
 	}
+}
+
+// Removing a layer that stops half-way may have removed its link to the layer below: that must not be left to nobody.
+func TestLayersBelowGoFirst(t *testing.T) {
+	f := newFixture(t, func(o *volumes.Options, _ *cachecopy.Options) { o.MaxLayers = 3 })
+	for i := range 3 {
+		f.generation("k", func(dir string) { check(t, writeGeneration(dir, fmt.Sprint(i))) })
+	}
+	layers := f.chain("k")
+	f.open("h", "k", privileged, cachecopy.Never)
+	check(t, f.Drop(t.Context(), cachecopy.ID("k")))
+	// A mount in its files cannot be removed; all else of the topmost layer may go before it is met.
+	busy := f.dir + "/layers/" + layers[0] + "/fs/part-0"
+	check(t, unix.Mount("test", busy, "tmpfs", 0, ""))
+	if _, _, err := f.Delete(t.Context(), handle("h")); err == nil {
+		t.Error("Delete removed a layer with a mount in it")
+	}
+	for _, l := range layers[1:] {
+		if _, err := os.Lstat(f.dir + "/layers/" + l); err == nil {
+			t.Errorf("layer %s is still there", l)
+		}
+	}
+	check(t, unix.Unmount(busy, 0))
+	f.end("h")
+	f.verify()
 }

@@ -188,33 +188,40 @@ func (s *Store) markLayer(layer, user string) error {
 }
 
 // unmarkLayer takes user out, and removes the layer if that was the last one, then its parent likewise, and so on.
+//
+// All marks are taken off before anything is removed, and the lowest layer goes first: a layer leads to those below it for as long as they are
+// there, so who was killed is followed by doing it again.
 func (s *Store) unmarkLayer(layer, user string) error {
-	for range 10 * maxLayers {
+	var unused []string
+	for len(unused) < 10*maxLayers {
 		err := os.Remove(s.path("layers", layer, "users", user))
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 		// Absent already: whoever removed it may have been killed before the rest, so the rest is done again.
-		switch err := os.Remove(s.path("layers", layer, "users")); {
-		case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EEXIST):
-			return nil
-		case err != nil && !errors.Is(err, unix.ENOENT):
+		err = os.Remove(s.path("layers", layer, "users"))
+		if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
+			break
+		}
+		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
+		unused = append(unused, layer)
 		parent, err := os.Readlink(s.path("layers", layer, "parent"))
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), undoTime)
-		err = removeBelow(ctx, s.path("layers"), layer)
-		cancel()
-		if err != nil {
-			return err
-		}
 		if !isLayer(parent) {
-			return nil
+			break
 		}
 		layer, user = parent, layer
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), undoTime)
+	defer cancel()
+	for _, layer := range slices.Backward(unused) {
+		if err := removeBelow(ctx, s.path("layers"), layer); err != nil {
+			return err
+		}
 	}
 	return nil
 }
