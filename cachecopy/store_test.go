@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/concourse/bc-image-plugin/cachecopy"
 	"github.com/concourse/bc-image-plugin/volumes"
 	"github.com/concourse/bc-image-plugin/volumes/overlay"
@@ -34,11 +36,12 @@ type fixture struct {
 func newFixture(t testing.TB, change func(*volumes.Options, *cachecopy.Options)) *fixture {
 	t.Helper()
 	inspect.NeedRoot(t)
-	f := &fixture{t: t, dir: filepath.Join(newDir(t), "store")}
-	f.opts = volumes.Options{Dir: f.dir, Driver: overlay.New(overlay.Options{}), Warn: f.warn}
+	f := &fixture{t: t}
+	f.opts = volumes.Options{Dir: filepath.Join(newDir(t), "store"), Driver: overlay.New(overlay.Options{}), Warn: f.warn}
 	if change != nil {
 		change(&f.opts, &f.keep)
 	}
+	f.dir = f.opts.Dir
 	f.Caches = cachecopy.New(f.opts, f.keep)
 	t.Cleanup(f.finish)
 	return f
@@ -56,6 +59,15 @@ func newDir(t testing.TB) string {
 		}
 	})
 	return dir
+}
+
+// inMemory is a directory for a store whose test does so much that a disk would only be in the way.
+func inMemory(t testing.TB) string {
+	t.Helper()
+	dir := newDir(t)
+	check(t, unix.Mount("test", dir, "tmpfs", 0, "mode=755"))
+	t.Cleanup(func() { check(t, unix.Unmount(dir, 0)) })
+	return filepath.Join(dir, "store")
 }
 
 func check(t testing.TB, err error) {

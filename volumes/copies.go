@@ -30,10 +30,15 @@ type CopyRequest struct {
 type Ended struct {
 	Stack     string
 	Policy    string // of the CopyRequest
-	Committed bool   // by CommitCopies
+	Committed bool   // by CommitCopies, or by Commit before this end was cut short
 
-	dir *os.File // the top of what the container changed
+	dir    *os.File // the top of what the container changed
+	commit string   // the path of the note that Commit makes
 }
+
+// Commit notes that the copy is good. It has to be called before what says so is removed from the copy: should this process die, the next delete of the
+// container finds the note.
+func (e *Ended) Commit() error { return touch(e.commit) }
 
 // Mode returns the type and permissions of a file at the top of what the container changed, without following a symlink. fs.ErrNotExist: there is none.
 func (e *Ended) Mode(name string) (os.FileMode, error) {
@@ -262,7 +267,9 @@ func (s *Store) release(id string, n int, c copyRecord) error {
 	}
 	t, err := s.top(c.Stack)
 	if err != nil && !errors.Is(err, ErrNotFound) {
-		return err
+		// The stack's mark stays: whether it is the current one cannot be read. Dropping the stack finds it.
+		s.warn(err)
+		return s.unmarkLayer(c.Base, copyUser(id, n))
 	}
 	if t.layer != c.Base {
 		if err := os.Remove(s.path("layers", c.Base, "users", c.Stack)); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -350,7 +357,14 @@ func (s *Store) seal(from, sealed, parent, stack string, u tree.Usage) error {
 			return err
 		}
 	}
-	return os.Rename(dir, s.path("layers", sealed))
+	if err := os.Rename(dir, s.path("layers", sealed)); err != nil {
+		return err
+	}
+	// The note of the commit has done its work.
+	if err := os.Remove(s.path("layers", sealed, "commit")); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return nil
 }
 
 // keep asks the owner of the store's policy. It may change the top of the upper, such as take a marker off.
@@ -363,7 +377,8 @@ func (s *Store) keep(ctx context.Context, upper string, c copyRecord) (reason st
 		return "", err
 	}
 	defer dir.Close()
-	return s.opts.Keep(ctx, &Ended{Stack: c.Stack, Policy: c.Policy, Committed: exists(s.path("layers", upper, "commit")), dir: dir})
+	commit := s.path("layers", upper, "commit")
+	return s.opts.Keep(ctx, &Ended{Stack: c.Stack, Policy: c.Policy, Committed: exists(commit), dir: dir, commit: commit})
 }
 
 // dropSealed undoes what prepare made outside of the container's own layer.
@@ -393,11 +408,7 @@ func (s *Store) whatToMerge(layers []string, u tree.Usage) (parent string, merge
 		return "", nil, nil
 	}
 	above, bottom := layers[:len(layers)-1], layers[len(layers)-1]
-	limit := s.opts.MaxLayers
-	if limit == 0 {
-		limit = maxLayers
-	}
-	if len(layers) < limit {
+	if len(layers) < s.maxLayers() {
 		return layers[0], nil, nil
 	}
 	changed := u
@@ -455,7 +466,7 @@ func (s *Store) makeOldDurable(ctx context.Context, layers []string) {
 			continue
 		}
 		r := s.layerInfo(l)
-		full := len(layers)+1 >= maxLayers // merging is about to cost more anyway
+		full := len(layers)+1 >= s.maxLayers() // merging is about to cost more anyway
 		if time.Since(r.Created) < settled || (r.Entries > budget && !full) {
 			return
 		}

@@ -104,11 +104,19 @@ func (s *Store) DropStack(ctx context.Context, name string) error {
 // dropStack reports whether it dropped the stack: with unused, one whose top a container uses stays.
 func (s *Store) dropStack(ctx context.Context, name string, unused bool) (bool, error) {
 	t, err := s.unpublish(ctx, name, unused)
-	if err != nil || t.layer == "" {
+	switch {
+	case errors.Is(err, errDamaged):
+		return true, s.unmarkAll(name)
+	case err != nil || t.layer == "":
 		return false, err
+	case !exists(s.path("layers", t.layer)):
+		return true, s.unmarkAll(name) // it pointed at nothing
 	}
 	return true, s.unmarkLayer(t.layer, name)
 }
+
+// errDamaged: the pointer that was removed could not be read.
+var errDamaged = errors.New("damaged")
 
 func (s *Store) unpublish(ctx context.Context, name string, unused bool) (stackTop, error) {
 	unlock, err := s.lockStack(ctx, name)
@@ -120,12 +128,14 @@ func (s *Store) unpublish(ctx context.Context, name string, unused bool) (stackT
 	}
 	defer unlock()
 	t, err := s.top(name)
-	if err != nil && t.layer == "" && !errors.Is(err, ErrNotFound) && !unused {
-		// A damaged pointer: dropping is what helps.
-		return t, os.RemoveAll(s.path("caches", name))
-	}
-	if err != nil {
+	if errors.Is(err, ErrNotFound) {
 		return stackTop{}, err
+	}
+	if err != nil { // dropping is what helps: nobody can begin to use it
+		if err := removeBelow(ctx, s.path("caches"), name); err != nil {
+			return stackTop{}, err
+		}
+		return stackTop{}, errDamaged
 	}
 	if unused {
 		users, err := readNames(s.path("layers", t.layer, "users"))
@@ -140,6 +150,22 @@ func (s *Store) unpublish(ctx context.Context, name string, unused bool) (stackT
 		return t, err
 	}
 	return t, os.Remove(s.path("caches", name))
+}
+
+// unmarkAll takes the stack's mark off all layers. It looks at every layer of the store.
+func (s *Store) unmarkAll(stack string) error {
+	layers, err := readNames(s.path("layers"))
+	if err != nil {
+		return err
+	}
+	for _, l := range layers {
+		if isLayer(l) && exists(s.path("layers", l, "users", stack)) {
+			if err := s.unmarkLayer(l, stack); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Bounds limit all stacks together. Zero values do not limit.
@@ -177,6 +203,7 @@ func (s *Store) Evict(ctx context.Context, b Bounds, added uint64) (dropped []St
 	for _, i := range stacks {
 		l.bytes += i.Bytes
 	}
+	var errs []error // one that cannot be dropped does not save the others
 	goal := b.MaxBytes
 	if l.bytes > b.MaxBytes {
 		goal = b.MaxBytes / 10 * 9
@@ -188,7 +215,7 @@ func (s *Store) Evict(ctx context.Context, b Bounds, added uint64) (dropped []St
 		}
 		ok, err := s.dropStack(ctx, i.Name, true)
 		if err != nil && !errors.Is(err, ErrNotFound) {
-			return dropped, errors.Join(err, s.writeLedger(l))
+			errs = append(errs, fmt.Errorf("cache %s: %w", i.Name, err))
 		}
 		if ok {
 			dropped = append(dropped, i)
@@ -197,7 +224,7 @@ func (s *Store) Evict(ctx context.Context, b Bounds, added uint64) (dropped []St
 	}
 	// When those in use alone are more than is allowed, looking again helps only after more has been promoted.
 	l.next = l.bytes + b.MaxBytes/10
-	return dropped, s.writeLedger(l)
+	return dropped, errors.Join(append(errs, s.writeLedger(l))...)
 }
 
 // ledger is caches.total: what all stacks take, never less than the truth but for what a killed process did not note, and when it was last

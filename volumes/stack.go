@@ -33,6 +33,13 @@ import (
 // 1 µs at each first look-up of a name.
 const maxLayers = 8
 
+func (s *Store) maxLayers() int {
+	if s.opts.MaxLayers > 0 {
+		return s.opts.MaxLayers
+	}
+	return maxLayers
+}
+
 // stackTop is what a stack's pointer says.
 type stackTop struct {
 	generation uint64
