@@ -185,25 +185,27 @@ func keep(ctx context.Context, e *volumes.Ended) (reason string, err error) {
 	if err != nil && !absent {
 		return "", err
 	}
+	committed := e.Committed || (!absent && mode.IsRegular())
 	if !absent {
+		if committed {
+			if err := e.Commit(); err != nil {
+				return "", err
+			}
+		}
 		// Whatever it is: no generation contains that name.
 		if err := e.Remove(ctx, Marker); err != nil {
 			return "", err
 		}
 	}
-	switch Promote(e.Policy) {
-	case Always:
-		return "", nil
-	case Never:
-		return "it is never promoted", nil
-	}
 	switch {
-	case e.Committed:
+	case Promote(e.Policy) == Always:
+		return "", nil
+	case Promote(e.Policy) == Never:
+		return "it is never promoted", nil
+	case committed:
 		return "", nil
 	case absent:
 		return "not committed", nil
-	case !mode.IsRegular():
-		return "not committed: " + Marker + " is no regular file", nil
 	}
-	return "", nil
+	return "not committed: " + Marker + " is no regular file", nil
 }

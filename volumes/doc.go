@@ -69,7 +69,7 @@
 //	after                       on disk                                 cleaned by
 //	dead/HANDLE                 a whole container in dead               next Create or Delete of HANDLE, which goes on
 //	umount, rmdir of mnt/ID     its layers                              the same
-//	removing the commit marker  a copy that is not committed            the same; the copy is dropped, the old generation stays
+//	removing the commit marker  the copy, with a note of the commit     the same; it is promoted
 //	Seal, Merge                 layers/ID as before, partly merged      the same; merged again
 //	layers/ID-N renamed         a sealed layer that is not the top      the same; published, or dropped if another was first
 //	STACK/current renamed       the new generation is complete          the same; the old top's marks are taken off

@@ -14,7 +14,8 @@ import (
 
 // Changed implements [volumes.Driver].
 func (d *Driver) Changed(layers, upper, below string) (bool, error) {
-	if below == "" {
+	standsAlone := below == ""
+	if standsAlone {
 		below = filepath.Join(upper, "empty")
 	} else {
 		below = filepath.Join(below, "fs")
@@ -28,6 +29,9 @@ func (d *Driver) Changed(layers, upper, below string) (bool, error) {
 		return true, err
 	}
 	b, err := os.Open(filepath.Join(layers, below))
+	if standsAlone && errors.Is(err, unix.ENOENT) {
+		return true, nil // it was sealed already, so it was found to be changed
+	}
 	if err != nil {
 		return false, err
 	}
@@ -38,7 +42,7 @@ func (d *Driver) Changed(layers, upper, below string) (bool, error) {
 
 // Seal implements [volumes.Driver]: what only an upper has is removed. A layer must not be an upper again: it was mounted volatile.
 func (d *Driver) Seal(ctx context.Context, layers, upper string) error {
-	return removeAll(ctx, filepath.Join(layers, upper), "work", "empty", "commit")
+	return removeAll(ctx, filepath.Join(layers, upper), "work", "empty")
 }
 
 // Merge implements [volumes.Driver].
