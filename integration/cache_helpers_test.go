@@ -66,11 +66,11 @@ func (g *gdn) caches(keys ...string) map[string]cacheInfo {
 	return all
 }
 
-// checked is a container with one cache, and how long the plugin took.
+// checked is a container with a cache, and how long its create took.
 type checked struct {
-	spec           specs.Spec
-	cache          string // the copy, as the host sees it
-	create, remove time.Duration
+	spec   specs.Spec
+	cache  string // the copy, as the host sees it
+	create time.Duration
 }
 
 // mustCreate makes a container, and takes its first cache's path.
@@ -124,12 +124,6 @@ func (g *gdn) wantEnd(handle, want string) string {
 		g.t.Errorf("the end of %s: %q, want %q", handle, got, want)
 	}
 	return strings.Join(got, "; ")
-}
-
-// commitOnHost leaves the marker in a copy, as its container would.
-func commitOnHost(t testing.TB, copyDir string) {
-	t.Helper()
-	writeFile(t, filepath.Join(copyDir, ".bc-cache-commit"), "")
 }
 
 func writeFile(t testing.TB, path, text string) {

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -191,6 +192,53 @@ func TestMarkerOfAnotherKind(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestCachePathsThroughSymlinks: where a cache is mounted is found inside the image, by the plugin that makes the directory and by runc that mounts
+// on it, also if the image has a symlink there that would lead somewhere on the host. Two caches in one container are two.
+func TestCachePathsThroughSymlinks(t *testing.T) {
+	requireRoot(t)
+	requireTool(t, "busybox")
+	outside := newDir(t)
+	volumes := newVolumes(t)
+	err := volumes.addImage("links", false, func(root string) error {
+		inside := filepath.Join(root, outside) // the container has a directory of the same name
+		return errors.Join(
+			fillBusybox(root),
+			os.MkdirAll(inside, 0o755),
+			os.Symlink(outside, filepath.Join(root, "absolute")),
+			os.Symlink("../../../../.."+outside, filepath.Join(root, "etc/climbing")),
+		)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := imageTree(t, outside)
+	for _, privileged := range []bool{false, true} {
+		g := newGdn(t, newStore(t), string(volumes))
+		url := withCache(withCache(volumes.url("links"), "one", "/absolute/one"), "two", "/etc/climbing/two")
+		const handle = "through-symlinks"
+		for round := range 2 {
+			c := g.mustCreate(handle, url, privileged)
+			if len(c.spec.Mounts) != 2 {
+				t.Fatalf("mounts: %+v", c.spec.Mounts)
+			}
+			mustRun(t, c.spec, privileged, fmt.Sprintf(`
+				cd %s
+				test "$(ls -A one two | tr '\n' ' ')" = "%s"
+				echo 1 > /absolute/one/first; echo 2 > /etc/climbing/two/second
+				test "$(cat one/first two/second | tr '\n' ' ')" = "1 2 "
+				grep -q " $(pwd)/one .*nosuid,nodev" /proc/self/mountinfo
+				: > one/.bc-cache-commit; : > two/.bc-cache-commit`, outside, []string{"one:  two: ", "one: first  two: second "}[round]))
+			if ends := g.end(handle); len(ends) != 2 || !strings.Contains(ends[0], "promoted") || !strings.Contains(ends[1], "promoted") {
+				t.Errorf("%q, want both promoted", ends)
+			}
+		}
+		if n := len(g.caches("one", "two")); n != 2 {
+			t.Errorf("%d caches, want 2", n)
+		}
+	}
+	same(t, "the directory of the host", before, imageTree(t, outside))
 }
 
 // section is what a script wrote between "==name" and "==".
