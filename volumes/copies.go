@@ -198,14 +198,15 @@ func (s *Store) mountCopy(ctx context.Context, host hostRecord, p *plan, v View,
 }
 
 // endCopies decides what becomes of each copy of container id, and takes its marks off. What cannot be promoted is dropped and said so: it
-// never fails a delete. Only what cannot be cleaned up does. Those of a container that was not finished are dropped.
+// never fails a delete. Only what cannot be cleaned up does. Those of a container that was not finished,
+// or that is from before a reboot, are dropped.
 func (s *Store) endCopies(ctx context.Context, id string, r layerRecord, finished bool) ([]CopyEnd, error) {
 	var ends []CopyEnd
 	for n, c := range r.Copies {
 		if !ValidStack(c.Stack) || (c.Base != "" && !isLayer(c.Base)) {
 			continue // a torn or foreign record
 		}
-		end, err := s.endCopy(ctx, id, n, c, finished)
+		end, err := s.endCopy(ctx, id, n, r, finished)
 		if err != nil {
 			end = CopyEnd{Stack: c.Stack, Reason: err.Error()}
 			s.warn(fmt.Errorf("cache %s is not promoted: %w", c.Stack, err))
@@ -221,11 +222,21 @@ func (s *Store) endCopies(ctx context.Context, id string, r layerRecord, finishe
 	return ends, nil
 }
 
-func (s *Store) endCopy(ctx context.Context, id string, n int, c copyRecord, finished bool) (CopyEnd, error) {
-	if !finished {
-		return CopyEnd{Stack: c.Stack, Reason: unfinished}, s.dropSealed(ctx, id, n, c)
+func (s *Store) endCopy(ctx context.Context, id string, n int, r layerRecord, finished bool) (CopyEnd, error) {
+	c := r.Copies[n]
+	reason := unfinished
+	if finished {
+		boot, err := bootKey()
+		if err != nil {
+			return CopyEnd{}, err
+		}
+		if shortBoot(boot) == shortBoot(r.Boot) {
+			return s.promote(ctx, id, n, c)
+		}
+		// Its upper was never flushed: names may have survived whose contents did not.
+		reason = "the host was restarted while it was used"
 	}
-	return s.promote(ctx, id, n, c)
+	return CopyEnd{Stack: c.Stack, Reason: reason}, s.dropSealed(ctx, id, n, c)
 }
 
 const unfinished = "it was never finished"

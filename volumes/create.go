@@ -131,7 +131,7 @@ func (s *Store) plan(ctx context.Context, host hostRecord, req Request, copied b
 			Target: rootPath(store, id), Layers: s.path("layers"), Upper: id,
 			Mapped: !req.Privileged, Warn: s.opts.Warn,
 		},
-		record: layerRecord{Kind: kindRootfs, Created: time.Now().UTC(), Privileged: req.Privileged},
+		record: layerRecord{Kind: kindRootfs, Created: time.Now().UTC(), Boot: host.Boot, Privileged: req.Privileged},
 	}
 	defer func() {
 		if err != nil {
