@@ -1,6 +1,7 @@
 package garden
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -101,6 +102,30 @@ func TestPea(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A pea may have a cache too, which becomes the next pea's when its process has ended.
+func TestPeaWithCache(t *testing.T) {
+	s := newServer(t)
+	s.before = append(s.before, "caches.total") // which comes with the first promotion, and stays
+	sandbox := s.create(t, garden.ContainerSpec{Handle: s.handle("sandbox"), Image: garden.ImageRef{URI: "file://" + s.image}})
+	for n, prints := range []string{"", "x\n"} {
+		image := s.withCaches("", false, "of a pea", "/cache", "").Image
+		pea := garden.ProcessSpec{ID: s.handle(fmt.Sprint("pea-", n)), Image: image, User: "0:0", Path: "/bin/sh", Args: []string{"-c", "ls /cache; echo x >> /cache/x" + commit}}
+		if got := runProcess(t, sandbox, pea); got != prints {
+			t.Errorf("pea %d prints %q, want %q", n, got, prints)
+		}
+		deadline := time.Now().Add(10 * time.Second)
+		for s.caches(t)[cacheID("of a pea")].Generation != uint64(n+1) {
+			if time.Now().After(deadline) {
+				t.Fatalf("the cache of pea %d was not promoted: %+v", n, s.caches(t))
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	s.destroy(t, sandbox.Handle())
+	s.dropCaches(t)
+	s.waitForTree(t, slices.Sorted(slices.Values(s.before)))
 }
 
 // waitForTree waits until the store is as it was. gdn has a pea's volume deleted after it has told the client of the end of

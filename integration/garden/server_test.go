@@ -237,6 +237,15 @@ func (s *server) check(t *testing.T) {
 			t.Errorf("gone from the store, though it was no container's: %q", path)
 		}
 	}
+	s.checkMounts(t)
+	for _, line := range s.foreignLogLines() {
+		t.Errorf("gdn could not read what the plugin wrote on stderr: %s", line)
+	}
+}
+
+// checkMounts asks whether a mount is left, once all containers are destroyed.
+func (s *server) checkMounts(t *testing.T) {
+	t.Helper()
 	mounts, err := mountPoints(s.dir)
 	if err != nil {
 		t.Fatal(err)
@@ -245,9 +254,6 @@ func (s *server) check(t *testing.T) {
 		if !s.isPin(point) {
 			t.Errorf("left mounted: %q", point)
 		}
-	}
-	for _, line := range s.foreignLogLines() {
-		t.Errorf("gdn could not read what the plugin wrote on stderr: %s", line)
 	}
 }
 
