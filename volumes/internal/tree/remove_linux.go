@@ -17,7 +17,7 @@ import (
 // Stopped by ctx, or failed, it has removed a part and can be called again. Several may remove one tree at once: what another
 // removed is gone, which is all that was asked for.
 func Remove(ctx context.Context, dirfd int, name string) error {
-	switch err := unlink(dirfd, name); {
+	switch err := unlink(dirfd, name, true); {
 	case err == nil, errors.Is(err, unix.ENOENT):
 		return nil
 	case !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST):
@@ -80,7 +80,7 @@ func empty(ctx context.Context, s *stack) error {
 			if err := tick.tick(); err != nil {
 				return err
 			}
-			err := unlink(s.fd(), e.name)
+			err := unlink(s.fd(), e.name, e.kind == unix.DT_DIR)
 			if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
 				if err = s.push(e.name); err == nil {
 					removed = 0
@@ -105,8 +105,13 @@ func rewind(s *stack) error {
 	return nil
 }
 
-// unlink removes a file or an empty directory.
-func unlink(dirfd int, name string) error {
+// unlink removes a file or an empty directory. likelyDir saves a call where it is right.
+func unlink(dirfd int, name string, likelyDir bool) error {
+	if likelyDir {
+		if err := rmdir(dirfd, name); !errors.Is(err, unix.ENOTDIR) {
+			return err
+		}
+	}
 	err := unix.Unlinkat(dirfd, name, 0)
 	// EISDIR is Linux's answer for a directory, EPERM that of POSIX and of a flagged file.
 	if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
