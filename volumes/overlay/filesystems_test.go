@@ -3,6 +3,7 @@ package overlay
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
@@ -33,7 +34,7 @@ func newFS(t testing.TB, kind string, sizeMiB int64, options ...string) string {
 	point := dir + "/fs"
 	must(t, os.Mkdir(point, 0o755))
 	if kind == "tmpfs" {
-		must(t, unix.Mount("test", point, kind, 0, "mode=0755,size="+size(sizeMiB)))
+		must(t, unix.Mount("test", point, kind, 0, strings.Join(append(options, "mode=0755", "size="+size(sizeMiB)), ",")))
 	} else {
 		inspect.NeedTool(t, "mkfs."+kind, "mount", "losetup")
 		must(t, os.WriteFile(dir+"/image", nil, 0o600))

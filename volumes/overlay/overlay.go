@@ -108,10 +108,34 @@ func (d *Driver) Mount(ctx context.Context, f volumes.Features, v volumes.View) 
 	if o.Upper, o.Work, err = m.makeUpper(layers, o.Lowers[0]); err != nil {
 		return err
 	}
+	mount := o.MountFDs
 	if m.byPath {
-		return o.MountPaths(v.Target)
+		mount = o.MountPaths
 	}
-	return o.MountFDs(v.Target)
+	if err := mount(v.Target); err != nil {
+		return err
+	}
+	return writable(v.Target, o.Work)
+}
+
+// writable says why an overlay was mounted read-only, if it was: where the kernel cannot make its directory below work, it gives no error
+// (fs/overlayfs/super.c, ovl_make_workdir). Trying the same gives the reason.
+func writable(target string, work *os.File) error {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(target, &fs); err != nil {
+		return &os.PathError{Op: "statfs", Path: target, Err: err}
+	}
+	if fs.Flags&unix.ST_RDONLY == 0 {
+		return nil
+	}
+	err := unix.Mkdirat(int(work.Fd()), "reason", 0o700)
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EROFS):
+		return &os.PathError{Op: "mkdir", Path: work.Name() + "/work", Err: err}
+	case err == nil:
+		err = errors.New("the kernel log says why")
+	}
+	return fmt.Errorf("%w: %q was mounted read-only: %w", errWrong, target, err)
 }
 
 // mounter holds what must stay open, or attached, until the overlay is mounted.

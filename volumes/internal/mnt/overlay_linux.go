@@ -108,14 +108,14 @@ func (o Overlay) MountFDs(target string) error {
 // MountPaths makes the mount by mount(2), with each layer named by the path its file was opened with.
 //
 // mount(2) takes one page of options and silently cuts what is longer (the kernel then reports a misleading ENOENT or ELOOP),
-// so MountPaths measures first and refuses.
+// so MountPaths measures first and refuses. ENOSPC has both meanings here: the upper's file system is full, or the mount namespace is.
 func (o Overlay) MountPaths(target string) error {
 	data := o.pathOptions()
 	if limit := os.Getpagesize() - 1; len(data) > limit {
 		return fmt.Errorf("overlay options need %d bytes, mount(2) takes %d: use fewer layers or shorter paths", len(data), limit)
 	}
 	if err := unix.Mount("overlay", target, "overlay", 0, data); err != nil {
-		return MountLimit(&os.PathError{Op: "mount overlay on", Path: target, Err: err})
+		return &os.PathError{Op: "mount overlay on", Path: target, Err: err}
 	}
 	return nil
 }
