@@ -28,13 +28,15 @@ setup:
 # -p 1: packages make mounts and loop devices; two cores are kept busy by the parallel tests of one.
 test: setup lint
 	$(GO) test -race -p 1 -tags $(TAGS) -timeout 14m ./...
+	cd integration/garden && $(GO) vet ./... && $(GO) test ./...
+	@[ -n "$$GDN_BIN" ] || echo "integration/garden was only built: set GDN_BIN to a real gdn to run it"
 
 demo: setup build
 	$(GO) run -tags $(TAGS) ./integration/demo -plugin bin/bc-image-plugin -image $(CACHE)/debian \
 		-git-image $(CACHE)/debian-git -git-upstream $(CACHE)/git-upstream
 
 bench: setup build
-	$(GO) test -tags $(TAGS) -run '^$$' -bench . -benchtime 200x -timeout 30m ./integration/... ./volumes/...
+	$(GO) test -tags $(TAGS) -run '^$$' -bench . -benchtime 200x -timeout 30m ./integration/... ./volumes/... ./cachecopy
 
 # Each fuzz target for FUZZTIME; their corpora also run in `make test`.
 fuzz:
