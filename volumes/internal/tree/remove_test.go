@@ -147,6 +147,12 @@ func TestRemoveTakesOffFlags(t *testing.T) {
 			})
 		}
 	}
+	t.Run("the directory it is in", func(t *testing.T) {
+		dir := newDir(t)
+		write(t, dir+"/x/file", "")
+		setFlag(t, dir, unix.STATX_ATTR_APPEND)
+		check(t, remove(t.Context(), t, dir))
+	})
 	t.Run("a file by itself", func(t *testing.T) {
 		dir := newDir(t)
 		write(t, dir+"/x", "")
