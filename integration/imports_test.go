@@ -22,7 +22,7 @@ func TestImportDirection(t *testing.T) {
 		"volumes":               {"volumes/internal/"},
 		"volumes/internal/":     {"volumes/internal/"},
 		"volumes/overlay":       {"volumes", "volumes/internal/"},
-		"volumes/volumetest":    {"volumes", "volumes/overlay", "volumes/internal/"},
+		"volumes/volumetest":    {"volumes", "volumes/overlay", "volumes/internal/", "volumes/volumetest/"},
 		"volumes/bcserver":      {"volumes"},
 		"cachecopy":             {"volumes"},
 		"integration/":          {"imagespec", "volumes", "cachecopy", "integration/"},

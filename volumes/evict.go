@@ -178,39 +178,40 @@ type Bounds struct {
 // MaxBytes, never one whose current generation a live container uses. It looks at all stacks only if that may be needed: when as many bytes as
 // are allowed were promoted, or an eighth of MaxAge has gone by, since the last time. added is what the caller has promoted
 // since it called last.
+//
+// Trees are removed outside of any lock: others may promote meanwhile.
 func (s *Store) Evict(ctx context.Context, b Bounds, added uint64) (dropped []StackInfo, err error) {
-	lock, err := durable.OpenLock(s.path("lock"))
-	if err != nil {
-		return nil, err
-	}
-	defer lock.Close()
-	if _, err := lock.Name(ctx, durable.Records, "caches.total"); err != nil {
-		return nil, err
-	}
-	l := s.readLedger()
-	l.bytes += added
 	now := time.Now()
-	due := (b.MaxBytes > 0 && l.bytes > max(b.MaxBytes, l.next)) || (b.MaxAge > 0 && now.Sub(l.swept) > max(b.MaxAge/8, time.Second))
-	if !due {
-		return nil, s.writeLedger(l)
+	due := false
+	var before uint64
+	err = s.updateLedger(ctx, func(l *ledger) {
+		l.bytes += added
+		due = (b.MaxBytes > 0 && l.bytes > max(b.MaxBytes, l.next)) || (b.MaxAge > 0 && now.Sub(l.swept) > max(b.MaxAge/8, time.Second))
+		if due { // nobody else begins the same
+			l.next, l.swept = l.bytes+b.MaxBytes/10, now
+		}
+		before = l.bytes
+	})
+	if err != nil || !due {
+		return nil, err
 	}
 	stacks, err := s.Stacks(ctx)
 	if err != nil {
 		return nil, err
 	}
 	slices.SortFunc(stacks, func(a, b StackInfo) int { return a.LastUsed.Compare(b.LastUsed) })
-	l.bytes, l.swept = 0, now
+	var left uint64
 	for _, i := range stacks {
-		l.bytes += i.Bytes
+		left += i.Bytes
 	}
-	var errs []error // one that cannot be dropped does not save the others
 	goal := b.MaxBytes
-	if l.bytes > b.MaxBytes {
+	if left > b.MaxBytes {
 		goal = b.MaxBytes / 10 * 9
 	}
+	var errs []error // one that cannot be dropped does not save the others
 	for _, i := range stacks {
 		old := b.MaxAge > 0 && now.Sub(i.LastUsed) > b.MaxAge
-		if !old && (b.MaxBytes == 0 || l.bytes <= goal) {
+		if !old && (b.MaxBytes == 0 || left <= goal) {
 			continue
 		}
 		ok, err := s.dropStack(ctx, i.Name, true)
@@ -219,12 +220,31 @@ func (s *Store) Evict(ctx context.Context, b Bounds, added uint64) (dropped []St
 		}
 		if ok {
 			dropped = append(dropped, i)
-			l.bytes -= i.Bytes
+			left -= i.Bytes
 		}
 	}
-	// When those in use alone are more than is allowed, looking again helps only after more has been promoted.
-	l.next = l.bytes + b.MaxBytes/10
-	return dropped, errors.Join(append(errs, s.writeLedger(l))...)
+	errs = append(errs, s.updateLedger(ctx, func(l *ledger) {
+		// What others noted meanwhile may be counted twice: then the next look comes earlier.
+		l.bytes = left + l.bytes - min(before, l.bytes)
+		// When those in use alone are more than is allowed, looking again helps only after more has been promoted.
+		l.next = l.bytes + b.MaxBytes/10
+	}))
+	return dropped, errors.Join(errs...)
+}
+
+// updateLedger changes the ledger under its lock.
+func (s *Store) updateLedger(ctx context.Context, change func(*ledger)) error {
+	lock, err := durable.OpenLock(s.path("lock"))
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if _, err := lock.Name(ctx, durable.Records, "caches.total"); err != nil {
+		return err
+	}
+	l := s.readLedger()
+	change(&l)
+	return s.writeLedger(l)
 }
 
 // ledger is caches.total: what all stacks take, never less than the truth but for what a killed process did not note, and when it was last
