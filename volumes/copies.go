@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
@@ -102,6 +103,9 @@ func copyName(n int) string { return fmt.Sprintf("cache-%d", n) }
 // copyUser is the name by which the container's copy n marks the layers it uses; sealedName that of the layer it may become.
 func copyUser(id string, n int) string   { return fmt.Sprintf("%s.%d", id, n) }
 func sealedName(id string, n int) string { return fmt.Sprintf("%s-%d", id, n) }
+
+// mergedName is the name of the layer that is made below sealedName of those it replaces.
+func mergedName(id string, n int) string { return sealedName(id, n) + "m" }
 
 // useStacks writes the container's record with the current generation of each stack that is asked for, and marks these as used by it. The
 // record comes first: whatever happens, the container's delete finds the marks. A stack that gets another generation between the two is looked
@@ -322,34 +326,58 @@ func (s *Store) prepare(ctx context.Context, id string, n int, c copyRecord, end
 	if err != nil {
 		return "", err
 	}
-	from := upper
-	if merge == nil {
-		if err := s.opts.Driver.Seal(ctx, s.path("layers"), upper); err != nil {
+	sealed := sealedName(id, n)
+	switch {
+	case merge == nil:
+	case s.maxLayers() > 3 && s.allDurable(merge):
+		// What is durable stays durable: the old layers are merged without the new one, which nothing has written back yet, and it stands on
+		// the result. That is flushed at little cost: its files are on disk already, only names are new.
+		merged := mergedName(id, n)
+		if !exists(s.path("layers", merged)) { // else made before we were killed
+			if err := s.merge(ctx, id, n, merge, c.Layers[len(merge):], merged, parent, sealed, c.Stack); err != nil {
+				return "", err
+			}
+		}
+		if err := s.makeDurable(ctx, merged); err != nil {
 			return "", err
 		}
-	} else {
-		from = id + "/merged-" + copyName(n)
-		if err := removeBelow(ctx, s.path("layers"), from); err != nil { // of a try that was killed
-			return "", err
-		}
-		if err := os.Mkdir(s.path("layers", from), 0o700); err != nil {
-			return "", err
-		}
-		rest := c.Layers[len(merge):]
-		merge = append([]string{upper}, merge...)
-		if err := s.opts.Driver.Merge(ctx, s.path("layers"), merge, rest, from); err != nil {
-			return "", err
-		}
-		end.Merged = len(merge)
-		if u, err = s.measureLayer(ctx, from); err != nil {
-			return "", err
-		}
+		end.Merged, parent = len(merge), merged
+	default:
+		all := append([]string{upper}, merge...)
+		end.Merged = len(all)
+		return "", s.merge(ctx, id, n, all, c.Layers[len(merge):], sealed, parent, c.Stack, c.Stack)
 	}
-	return "", s.seal(from, sealedName(id, n), parent, c.Stack, u)
+	if err := s.opts.Driver.Seal(ctx, s.path("layers"), upper); err != nil {
+		return "", err
+	}
+	return "", s.seal(upper, sealed, parent, c.Stack, c.Stack, u)
 }
 
-// seal gives the layer in from its record, parent and users, and then its name.
-func (s *Store) seal(from, sealed, parent, stack string, u tree.Usage) error {
+// merge makes the layer name, on parent and used by user, of the layers from, below which are those in below.
+func (s *Store) merge(ctx context.Context, id string, n int, from, below []string, name, parent, user, stack string) error {
+	tmp := id + "/merged-" + copyName(n)
+	if err := removeBelow(ctx, s.path("layers"), tmp); err != nil { // of a try that was killed
+		return err
+	}
+	if err := os.Mkdir(s.path("layers", tmp), 0o700); err != nil {
+		return err
+	}
+	if err := s.opts.Driver.Merge(ctx, s.path("layers"), from, below, tmp); err != nil {
+		return err
+	}
+	u, err := s.measureLayer(ctx, tmp)
+	if err != nil {
+		return err
+	}
+	return s.seal(tmp, name, parent, user, stack, u)
+}
+
+func (s *Store) allDurable(layers []string) bool {
+	return !slices.ContainsFunc(layers, func(l string) bool { return !s.isDurable(l) })
+}
+
+// seal gives the layer in from its record, parent and its first user, and then its name.
+func (s *Store) seal(from, sealed, parent, user, stack string, u tree.Usage) error {
 	dir := s.path("layers", from)
 	if err := writeRecord(dir+"/layer.json", layerRecord{Kind: kindCache, Created: time.Now().UTC(), Stack: stack, Bytes: u.Bytes, Entries: u.Entries}); err != nil {
 		return err
@@ -357,7 +385,7 @@ func (s *Store) seal(from, sealed, parent, stack string, u tree.Usage) error {
 	if err := os.Mkdir(dir+"/users", 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	if err := touch(dir + "/users/" + stack); err != nil {
+	if err := touch(dir + "/users/" + user); err != nil {
 		return err
 	}
 	if parent != "" {
@@ -401,10 +429,16 @@ func (s *Store) dropSealed(ctx context.Context, id string, n int, c copyRecord) 
 	if exists(s.path("layers", sealed)) {
 		return s.unmarkLayer(sealed, c.Stack)
 	}
+	merged := mergedName(id, n)
+	if exists(s.path("layers", merged)) {
+		return s.unmarkLayer(merged, sealed)
+	}
 	// Sealing may have got as far as the mark in the parent; which one that is depends on what was merged.
 	for _, l := range c.Layers {
-		if err := os.Remove(s.path("layers", l, "users", sealed)); err != nil && !errors.Is(err, unix.ENOENT) {
-			return err
+		for _, user := range []string{sealed, merged} {
+			if err := os.Remove(s.path("layers", l, "users", user)); err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			}
 		}
 	}
 	return nil
@@ -413,7 +447,7 @@ func (s *Store) dropSealed(ctx context.Context, id string, n int, c copyRecord) 
 // whatToMerge returns the layer that the new one will stand on ("": none), and which layers below the new one are merged into it, top first.
 //
 // With more than maxLayers, all above the bottom are merged: their cost follows what was changed since the bottom was made. When
-// the changes outweigh the bottom it is merged as well, so a stack never takes much more than twice what it shows.
+// the changes outweigh the bottom it is merged as well, so what hides a large part of the bottom does not stay for ever.
 func (s *Store) whatToMerge(layers []string, u tree.Usage) (parent string, merge []string, err error) {
 	if len(layers) == 0 {
 		return "", nil, nil

@@ -138,8 +138,8 @@ func (s *Store) unpublish(ctx context.Context, name string, unused bool) (stackT
 		return stackTop{}, errDamaged
 	}
 	if unused {
-		users, err := readNames(s.path("layers", t.layer, "users"))
-		if err != nil || slices.ContainsFunc(users, func(u string) bool { return u != name }) {
+		i, err := s.stackInfo(name)
+		if err != nil || i.Users > 0 {
 			return stackTop{}, err
 		}
 	}
@@ -175,7 +175,7 @@ type Bounds struct {
 }
 
 // Evict drops the stacks that were not used for longer than MaxAge, then the least recently used ones until the rest is within nine tenths of
-// MaxBytes, never one whose current generation a live container uses. It looks at all stacks only if that may be needed: when as many bytes as
+// MaxBytes, never one with layers that a live container uses. It looks at all stacks only if that may be needed: when as many bytes as
 // are allowed were promoted, or an eighth of MaxAge has gone by, since the last time. added is what the caller has promoted
 // since it called last.
 //

@@ -64,11 +64,12 @@ func parseTop(text string) (stackTop, error) {
 	return stackTop{n, f[1], f[2]}, nil
 }
 
-// isLayer: a layer is named by an ID, or by the ID of the container that made it and the number of its copy: "ID-N".
+// isLayer: a layer is named by an ID, or by the ID of the container that made it and the number of its copy: "ID-N", and "ID-Nm" if others were merged
+// into it below that.
 func isLayer(name string) bool {
 	id, n, has := strings.Cut(name, "-")
 	if has {
-		if _, err := strconv.ParseUint(n, 10, 16); err != nil {
+		if _, err := strconv.ParseUint(strings.TrimSuffix(n, "m"), 10, 16); err != nil {
 			return false
 		}
 	}

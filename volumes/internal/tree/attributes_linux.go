@@ -38,7 +38,7 @@ func (c *copier) attributes(src int, srcName string, dst int, dstName string, st
 	return nil
 }
 
-// CopyTop gives the directory dst mode, owner, extended attributes and ACL of the directory src: an overlay shows those of its
+// CopyTop gives the directory dst mode, owner, times, extended attributes and ACL of the directory src: an overlay shows those of its
 // upper's top directory for the merged root, not the image's. Overlayfs's own attributes stay behind.
 func CopyTop(src, dst *os.File, warn func(error)) error {
 	var st unix.Stat_t
@@ -56,6 +56,10 @@ func CopyTop(src, dst *os.File, warn func(error)) error {
 	}
 	if err := unix.Fchmodat(int(dst.Fd()), ".", st.Mode&0o7777, 0); err != nil {
 		return &os.PathError{Op: "chmod", Path: dst.Name(), Err: err}
+	}
+	times := []unix.Timespec{st.Atim, st.Mtim}
+	if err := unix.UtimesNanoAt(int(dst.Fd()), ".", times, 0); err != nil {
+		return &os.PathError{Op: "utimensat", Path: dst.Name(), Err: err}
 	}
 	return nil
 }
