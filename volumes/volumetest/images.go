@@ -68,16 +68,20 @@ func oddPaths(p *place) {
 	}
 }
 
-// imageWithWhiteouts: what other tools mean by whiteouts is content of an image like any other, except that overlayfs shows no character device
-// 0/0 (field case 45). With a copy of the image it is the same.
+// imageWithWhiteouts: what other tools mean by whiteouts is content of an image like any other, except that overlayfs lets nobody open a character
+// device 0/0; below the top directory it still lists its name (field case 45). With a copy of the image it is the same, and neither is in the way of
+// the container, which can put files in their place and remove the directories they are in.
 func imageWithWhiteouts(p *place) {
 	image := p.small("image")
 	p.check(unix.Mknod(image+"/whiteout", unix.S_IFCHR, 0))
 	for _, f := range []string{".wh.file", ".wh..wh..opq"} {
 		p.write(image+"/"+f, "kept")
 	}
-	p.check(os.Mkdir(image+"/opaque", 0o755))
-	p.write(image+"/opaque/file", "kept")
+	for _, d := range []string{"opaque", "sub"} {
+		p.check(os.Mkdir(image+"/"+d, 0o755))
+		p.write(image+"/"+d+"/file", "kept")
+		p.check(unix.Mknod(image+"/"+d+"/whiteout", unix.S_IFCHR, 0))
+	}
 	inspect.SetXattr(p, image+"/opaque", "trusted.overlay.opaque", []byte("y"))
 	for _, shifted := range []int{0, inspect.MaxID} {
 		p.check(os.Chown(image, shifted, shifted))
@@ -86,17 +90,25 @@ func imageWithWhiteouts(p *place) {
 				continue
 			}
 			v := p.create("h", image, s)
-			for _, f := range []string{".wh.file", ".wh..wh..opq", "opaque/file"} {
+			for _, f := range []string{".wh.file", ".wh..wh..opq", "opaque/file", "sub/file"} {
 				if got := p.read(v.Root + "/" + f); got != "kept" {
 					p.Errorf("%s: %q", f, got)
 				}
 			}
-			if exists(v.Root + "/whiteout") {
-				p.Error("a whiteout can be seen")
+			for _, f := range []string{"whiteout", "sub/whiteout", "opaque/whiteout"} {
+				if exists(v.Root + "/" + f) {
+					p.Errorf("%s can be opened", f)
+				}
+				p.write(v.Root+"/"+f, "mine")
+				if got := p.read(v.Root + "/" + f); got != "mine" {
+					p.Errorf("a file in the place of %s holds %q", f, got)
+				}
 			}
-			p.write(v.Root+"/whiteout", "mine")
-			if p.read(v.Root+"/whiteout") != "mine" || p.read(v.Root+"/file") != "lower" {
-				p.Error("other files are not as they were written")
+			for _, d := range []string{"opaque", "sub"} {
+				p.check(os.RemoveAll(v.Root + "/" + d))
+			}
+			if p.read(v.Root+"/file") != "lower" || exists(v.Root+"/sub") {
+				p.Error("other files are not as they were")
 			}
 			p.delete("h")
 		}
