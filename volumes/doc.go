@@ -58,7 +58,7 @@
 // Create:
 //
 //	after                       on disk                                 cleaned by
-//	users/ID.N of a layer       a mark of no container                  gc
+//	the first look at the host  layers/probe, mnt/probe                 the next look (one per boot, or Doctor)
 //	init/HANDLE                 the entry alone                         next Create or Delete of HANDLE
 //	layers/ID, mnt/ID, mounts   a half-made container in init           next Create or Delete of HANDLE
 //	live/HANDLE                 a whole container nobody was told of    Delete (gdn sends one after each failed create)
@@ -76,6 +76,11 @@
 //	unmark of the old top       layers that nobody uses, partly removed the same
 //	removal of layers/ID        a part of the layer                     the same
 //	                            the entry in dead                       the same
+//
+// Dropping a stack, for age, size or by hand:
+//
+//	after                       on disk                                 cleaned by
+//	removal of STACK/current    layers that nobody names                nothing yet: a sweep has to find them
 //
 // A full disk: Create fails and takes back what it made. Delete works; should even its rename need a block, it goes on in live.
 //

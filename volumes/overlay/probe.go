@@ -30,12 +30,16 @@ func (d *Driver) Probe(ctx context.Context, scratch volumes.View) (volumes.Featu
 		return volumes.Features{}, err
 	}
 	defer dir.Close()
-	// Without a namespace there are no id maps, and the store still works.
+	// A host without user namespaces has no id maps, and the store still works.
 	var userNS *os.File
 	maxID, err := userns.MaxID()
 	if err == nil {
-		if userNS, err = userns.New(maxID); err == nil {
+		userNS, err = userns.New(maxID)
+		switch {
+		case err == nil:
 			defer userNS.Close()
+		case !userns.IsForbidden(err):
+			return volumes.Features{}, err
 		}
 	}
 	var last error

@@ -101,3 +101,13 @@ func New(max uint32) (*os.File, error) {
 	}
 	return os.Open(proc + "/ns/user")
 }
+
+// IsForbidden says whether err of [New] is this host's rule and not a passing lack: no such namespaces in the kernel, none for this process, or
+// a limit of none at all (user_namespaces(7)).
+func IsForbidden(err error) bool {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EUSERS) {
+		limit, err := os.ReadFile("/proc/sys/user/max_user_namespaces")
+		return err == nil && strings.TrimSpace(string(limit)) == "0"
+	}
+	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS)
+}

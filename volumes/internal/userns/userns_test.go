@@ -1,6 +1,7 @@
 package userns
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
@@ -53,5 +54,15 @@ func BenchmarkNew(b *testing.B) {
 			b.Fatal(err)
 		}
 		ns.Close()
+	}
+}
+
+func TestPassingLackIsNoRule(t *testing.T) {
+	for err, want := range map[error]bool{
+		unix.EPERM: true, unix.EINVAL: true, unix.ENOSYS: true, unix.EAGAIN: false, unix.ENOMEM: false, unix.EMFILE: false,
+	} {
+		if got := IsForbidden(fmt.Errorf("make: %w", err)); got != want {
+			t.Errorf("IsForbidden(%v) = %v", err, got)
+		}
 	}
 }
