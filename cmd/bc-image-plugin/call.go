@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -47,7 +50,7 @@ type call struct {
 
 	mu    sync.Mutex // a command that is stuck may still write while its end is logged
 	facts logrus.Fields
-	steps map[string]float64
+	steps durations
 	last  string
 }
 
@@ -57,7 +60,7 @@ func (p *program) action(do command) cli.ActionFunc {
 		err := p.config.check()
 		p.call = &call{
 			config: p.config, name: c.Command.Name, args: c.Args().Slice(), log: p.newLogger(), started: p.started,
-			facts: logrus.Fields{}, steps: map[string]float64{}, last: "start",
+			facts: logrus.Fields{}, steps: durations{}, last: "start",
 		}
 		if err != nil {
 			return usageError{err}
@@ -183,13 +186,24 @@ func (c *call) data() logrus.Fields {
 	for key, value := range c.facts {
 		data[key] = value
 	}
-	ms := make(map[string]float64, len(c.steps)+1)
+	ms := make(durations, len(c.steps)+1)
 	for name, took := range c.steps {
 		ms[name] = round(took)
 	}
 	ms["total"] = round(milliseconds(time.Since(c.started)))
 	data["ms"] = ms
 	return data
+}
+
+// durations are milliseconds by step: an object in JSON, and words for people.
+type durations map[string]float64
+
+func (d durations) String() string {
+	var words []string
+	for _, step := range slices.Sorted(maps.Keys(d)) {
+		words = append(words, fmt.Sprintf("%s %g", step, d[step]))
+	}
+	return strings.Join(words, ", ")
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

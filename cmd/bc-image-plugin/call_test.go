@@ -20,7 +20,7 @@ func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
 func newTestCall(stderr io.Writer) *call {
 	return &call{
 		config: config{timeout: time.Second}, name: "create", log: newLogger(stderr, "debug", "lager"), started: time.Now(),
-		facts: logrus.Fields{}, steps: map[string]float64{}, last: "start",
+		facts: logrus.Fields{}, steps: durations{}, last: "start",
 	}
 }
 

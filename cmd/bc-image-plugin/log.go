@@ -126,7 +126,7 @@ func logValue(key string, value any, maxBytes int) any {
 	switch v := value.(type) {
 	case bool, int, int64, uint64:
 		return v
-	case map[string]float64:
+	case durations:
 		if b, err := json.Marshal(v); err == nil && len(b) <= maxBytes {
 			return v
 		}

@@ -57,7 +57,7 @@ func checkLager(line []byte) (map[string]any, error) {
 func TestLagerLine(t *testing.T) {
 	b, err := lagerFormatter{}.Format(&logrus.Entry{
 		Time: time.Date(2026, 8, 1, 12, 0, 0, 123456789, time.FixedZone("", 3600)), Level: logrus.InfoLevel, Message: "delete: deleted",
-		Data: logrus.Fields{"handle": "h", "privileged": true, "bytes": uint64(1 << 63), "ms": map[string]float64{"total": 1.5}, "none": nil},
+		Data: logrus.Fields{"handle": "h", "privileged": true, "bytes": uint64(1 << 63), "ms": durations{"total": 1.5}, "none": nil},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -85,9 +85,9 @@ func TestLagerLineIsAlwaysOne(t *testing.T) {
 		"long key":             {Data: logrus.Fields{strings.Repeat("k", 9000): 1}},
 		"many values":          {Data: many},
 		"handle of any bytes":  {Data: logrus.Fields{"handle": "\xff\n\x00\"\\\u2028ä"}},
-		"error that is none":   {Data: logrus.Fields{"error": 5, "trace": map[string]float64{"a": 1}, "session": true}},
+		"error that is none":   {Data: logrus.Fields{"error": 5, "trace": durations{"a": 1}, "session": true}},
 		"error":                {Data: logrus.Fields{"error": errors.New("no")}},
-		"not a number":         {Data: logrus.Fields{"ms": map[string]float64{"total": nan()}}},
+		"not a number":         {Data: logrus.Fields{"ms": durations{"total": nan()}}},
 		"what JSON cannot say": {Data: logrus.Fields{"c": make(chan int), "f": 1i}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -169,7 +169,7 @@ func FuzzLagerLine(f *testing.F) {
 	f.Add("m", "trace", "\xff\n", "session", strings.Repeat("\x00", 5000), int64(-1), nan())
 	f.Fuzz(func(t *testing.T, message, key1, value1, key2, value2 string, n int64, ms float64) {
 		b, err := lagerFormatter{}.Format(&logrus.Entry{Time: time.Unix(n, 0), Level: logrus.Level(uint32(n) % 7), Message: message, Data: logrus.Fields{
-			key1: value1, key2: value2, key1 + key2: n, value1: errors.New(value2), "ms": map[string]float64{key1: ms},
+			key1: value1, key2: value2, key1 + key2: n, value1: errors.New(value2), "ms": durations{key1: ms},
 		}})
 		if err != nil {
 			t.Fatal(err)
