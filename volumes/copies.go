@@ -110,7 +110,7 @@ func mergedName(id string, n int) string { return sealedName(id, n) + "m" }
 // useStacks writes the container's record with the current generation of each stack that is asked for, and marks these as used by it. The
 // record comes first: whatever happens, the container's delete finds the marks. A stack that gets another generation between the two is looked
 // at again.
-func (s *Store) useStacks(host hostRecord, p *plan, reqs []CopyRequest) error {
+func (s *Store) useStacks(ctx context.Context, host hostRecord, p *plan, reqs []CopyRequest) error {
 	for range 1000 {
 		p.copies, p.record.Copies = nil, nil
 		for n, req := range reqs {
@@ -121,7 +121,7 @@ func (s *Store) useStacks(host hostRecord, p *plan, reqs []CopyRequest) error {
 		if err := s.writeLayerRecord(p.id, p.record); err != nil {
 			return err
 		}
-		again, err := s.markCopies(p)
+		again, err := s.markCopies(ctx, p)
 		if err != nil || !again {
 			return err
 		}
@@ -157,7 +157,7 @@ func (s *Store) planCopy(host hostRecord, p *plan, n int, req CopyRequest) error
 }
 
 // markCopies marks the layers that p's record names as used. again: one is gone, replaced since it was looked up; no mark is left then.
-func (s *Store) markCopies(p *plan) (again bool, err error) {
+func (s *Store) markCopies(ctx context.Context, p *plan) (again bool, err error) {
 	for n, c := range p.record.Copies {
 		if c.Base == "" {
 			continue
@@ -165,7 +165,7 @@ func (s *Store) markCopies(p *plan) (again bool, err error) {
 		err := s.markLayer(c.Base, copyUser(p.id, n))
 		if errors.Is(err, unix.ENOENT) {
 			for m, other := range p.record.Copies[:n] {
-				if err := s.release(p.id, m, other); err != nil {
+				if err := s.release(ctx, p.id, m, other); err != nil {
 					return false, err
 				}
 			}
@@ -218,7 +218,7 @@ func (s *Store) endCopies(ctx context.Context, id string, r layerRecord, finishe
 				return ends, err
 			}
 		}
-		if err := s.release(id, n, c); err != nil {
+		if err := s.release(ctx, id, n, c); err != nil {
 			return ends, err
 		}
 		ends = append(ends, end)
@@ -276,7 +276,7 @@ func (s *Store) promote(ctx context.Context, id string, n int, c copyRecord) (Co
 
 // release takes the copy's mark off the layers it was made from. If these are no longer the stack's current ones, the stack's own mark goes
 // with it: only now, since whoever put another generation in their place may have been killed before.
-func (s *Store) release(id string, n int, c copyRecord) error {
+func (s *Store) release(ctx context.Context, id string, n int, c copyRecord) error {
 	if c.Base == "" {
 		return nil
 	}
@@ -284,14 +284,14 @@ func (s *Store) release(id string, n int, c copyRecord) error {
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		// The stack's mark stays: whether it is the current one cannot be read. Dropping the stack finds it.
 		s.warn(err)
-		return s.unmarkLayer(c.Base, copyUser(id, n))
+		return s.unmarkLayer(ctx, c.Base, copyUser(id, n))
 	}
 	if t.layer != c.Base {
 		if err := os.Remove(s.path("layers", c.Base, "users", c.Stack)); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}
-	return s.unmarkLayer(c.Base, copyUser(id, n))
+	return s.unmarkLayer(ctx, c.Base, copyUser(id, n))
 }
 
 // prepare makes the layer layers/ID-N of the copy, with its parent and users, ready to be published. A reason instead of an error: the copy
@@ -427,11 +427,11 @@ func (s *Store) dropSealed(ctx context.Context, id string, n int, c copyRecord) 
 		return nil // it is published
 	}
 	if exists(s.path("layers", sealed)) {
-		return s.unmarkLayer(sealed, c.Stack)
+		return s.unmarkLayer(ctx, sealed, c.Stack)
 	}
 	merged := mergedName(id, n)
 	if exists(s.path("layers", merged)) {
-		return s.unmarkLayer(merged, sealed)
+		return s.unmarkLayer(ctx, merged, sealed)
 	}
 	// Sealing may have got as far as the mark in the parent; which one that is depends on what was merged.
 	for _, l := range c.Layers {

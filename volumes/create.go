@@ -229,7 +229,7 @@ func (s *Store) build(ctx context.Context, h Handle, host hostRecord, p *plan, r
 	if err := os.Mkdir(s.path("layers", p.id), 0o700); err != nil {
 		return nil, err
 	}
-	if err := s.useStacks(host, p, reqs); err != nil {
+	if err := s.useStacks(ctx, host, p, reqs); err != nil {
 		return nil, err
 	}
 	if err := s.use(p.id, p.record.Lowers); err != nil {

@@ -21,6 +21,7 @@
 //	      layer.json fs/ parent users/ durable
 //	  caches/            0700
 //	    STACK/current          -> "GENERATION TOP BOOT"
+//	    STACK/dropped.ID       it was current, and is being removed
 //	  caches.total             -> bytes of all stacks, for eviction
 //	  images/            0700  IDENTITY.size (measured once), IDENTITY.copy -> ID, IDENTITY.making -> ID
 //	  mnt/               0711
@@ -80,7 +81,7 @@
 // Dropping a stack, for age, size or by hand:
 //
 //	after                       on disk                                 cleaned by
-//	removal of STACK/current    layers that nobody names                nothing yet: a sweep has to find them
+//	STACK/current renamed       dropped.TOP, and layers only it names   next drop of STACK, next eviction
 //
 // A full disk: Create fails and takes back what it made. Delete works; should even its rename need a block, it goes on in live.
 //

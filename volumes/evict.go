@@ -101,18 +101,56 @@ func (s *Store) DropStack(ctx context.Context, name string) error {
 	return nil
 }
 
-// dropStack reports whether it dropped the stack: with unused, one whose top a container uses stays.
+// dropStack reports whether it dropped the stack: with unused, one that a container uses stays.
 func (s *Store) dropStack(ctx context.Context, name string, unused bool) (bool, error) {
 	t, err := s.unpublish(ctx, name, unused)
 	switch {
-	case errors.Is(err, errDamaged):
-		return true, s.unmarkAll(name)
+	case errors.Is(err, errDamaged), err == nil && t.layer != "" && !exists(s.path("layers", t.layer)): // it pointed at nothing that can be read
+		err = s.unmarkAll(ctx, name)
+	case errors.Is(err, ErrNotFound):
+		return false, errors.Join(err, s.finishDrops(ctx, name))
 	case err != nil || t.layer == "":
 		return false, err
-	case !exists(s.path("layers", t.layer)):
-		return true, s.unmarkAll(name) // it pointed at nothing
 	}
-	return true, s.unmarkLayer(t.layer, name)
+	return true, errors.Join(err, s.finishDrops(ctx, name))
+}
+
+// droppedPrefix begins the name of a pointer beside "current" that was the current one: what it leads to is being removed.
+const droppedPrefix = "dropped."
+
+// finishDrops removes the layers of generations that were dropped: now, or by somebody who was killed over it.
+func (s *Store) finishDrops(ctx context.Context, name string) error {
+	names, err := readNames(s.path("caches", name))
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		layer, ok := strings.CutPrefix(n, droppedPrefix)
+		if !ok {
+			continue
+		}
+		if isLayer(layer) {
+			if err := s.unmarkLayer(ctx, layer, name); err != nil {
+				return err
+			}
+		}
+		if err := os.Remove(s.path("caches", name, n)); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	unlock, err := s.lockStack(ctx, name) // or somebody who publishes would lose the directory
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	err = os.Remove(s.path("caches", name))
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	return err
 }
 
 // errDamaged: the pointer that was removed could not be read.
@@ -143,24 +181,22 @@ func (s *Store) unpublish(ctx context.Context, name string, unused bool) (stackT
 			return stackTop{}, err
 		}
 	}
-	if err := os.Remove(s.stackPointer(name)); err != nil {
-		return t, err
-	}
 	if err := os.Remove(s.path("caches", name, "next")); err != nil && !errors.Is(err, unix.ENOENT) {
 		return t, err
 	}
-	return t, os.Remove(s.path("caches", name))
+	// Not removed: whoever is killed now is followed through it.
+	return t, os.Rename(s.stackPointer(name), s.path("caches", name, droppedPrefix+t.layer))
 }
 
 // unmarkAll takes the stack's mark off all layers. It looks at every layer of the store.
-func (s *Store) unmarkAll(stack string) error {
+func (s *Store) unmarkAll(ctx context.Context, stack string) error {
 	layers, err := readNames(s.path("layers"))
 	if err != nil {
 		return err
 	}
 	for _, l := range layers {
 		if isLayer(l) && exists(s.path("layers", l, "users", stack)) {
-			if err := s.unmarkLayer(l, stack); err != nil {
+			if err := s.unmarkLayer(ctx, l, stack); err != nil {
 				return err
 			}
 		}
@@ -193,6 +229,9 @@ func (s *Store) Evict(ctx context.Context, b Bounds, added uint64) (dropped []St
 		before = l.bytes
 	})
 	if err != nil || !due {
+		return nil, err
+	}
+	if err := s.finishAllDrops(ctx); err != nil {
 		return nil, err
 	}
 	stacks, err := s.Stacks(ctx)
@@ -230,6 +269,22 @@ func (s *Store) Evict(ctx context.Context, b Bounds, added uint64) (dropped []St
 		l.next = l.bytes + b.MaxBytes/10
 	}))
 	return dropped, errors.Join(errs...)
+}
+
+// finishAllDrops removes what is left of stacks whose drop was killed.
+func (s *Store) finishAllDrops(ctx context.Context) error {
+	names, err := readNames(s.path("caches"))
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if ValidStack(name) && !exists(s.stackPointer(name)) {
+			if err := s.finishDrops(ctx, name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // updateLedger changes the ledger under its lock.

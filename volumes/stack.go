@@ -20,6 +20,7 @@ import (
 // makes another generation:
 //
 //	caches/NAME/current   -> "GENERATION TOP BOOT": the topmost layer, and the boot in which it was put there
+//	caches/NAME/dropped.TOP  was current, and is being dropped
 //	layers/ID/fs          what the layer holds
 //	layers/ID/parent      -> ID of the layer below; absent at the bottom
 //	layers/ID/users/      one name for each that needs the layer: the stack whose top it is, the layer above, containers
@@ -199,7 +200,7 @@ func (s *Store) markLayer(layer, user string) error {
 //
 // All marks are taken off before anything is removed, and the lowest layer goes first: a layer leads to those below it for as long as they are
 // there, so who was killed is followed by doing it again.
-func (s *Store) unmarkLayer(layer, user string) error {
+func (s *Store) unmarkLayer(ctx context.Context, layer, user string) error {
 	var unused []string
 	for len(unused) < 10*maxLayers {
 		err := os.Remove(s.path("layers", layer, "users", user))
@@ -224,8 +225,6 @@ func (s *Store) unmarkLayer(layer, user string) error {
 		}
 		layer, user = parent, layer
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), undoTime)
-	defer cancel()
 	for _, layer := range slices.Backward(unused) {
 		if err := removeBelow(ctx, s.path("layers"), layer); err != nil {
 			return err
