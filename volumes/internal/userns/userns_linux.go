@@ -109,5 +109,6 @@ func IsForbidden(err error) bool {
 		limit, err := os.ReadFile("/proc/sys/user/max_user_namespaces")
 		return err == nil && strings.TrimSpace(string(limit)) == "0"
 	}
-	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS)
+	// EACCES: inside a user namespace a zombie's files in /proc belong to the host's root.
+	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENOSYS)
 }

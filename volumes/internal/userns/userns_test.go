@@ -59,7 +59,7 @@ func BenchmarkNew(b *testing.B) {
 
 func TestPassingLackIsNoRule(t *testing.T) {
 	for err, want := range map[error]bool{
-		unix.EPERM: true, unix.EINVAL: true, unix.ENOSYS: true, unix.EAGAIN: false, unix.ENOMEM: false, unix.EMFILE: false,
+		unix.EPERM: true, unix.EACCES: true, unix.EINVAL: true, unix.ENOSYS: true, unix.EAGAIN: false, unix.ENOMEM: false, unix.EMFILE: false,
 	} {
 		if got := IsForbidden(fmt.Errorf("make: %w", err)); got != want {
 			t.Errorf("IsForbidden(%v) = %v", err, got)
