@@ -136,7 +136,7 @@ func (c *Caches) Delete(ctx context.Context, h volumes.Handle) (volumes.Deleted,
 	}
 	bounds, err := c.bounds()
 	if err != nil {
-		return d, nil, err
+		return d, nil, &EvictError{err}
 	}
 	// The container is gone and its caches are safe: that some other cache could not be dropped is a matter of its own.
 	dropped, err := c.store.Evict(ctx, bounds, added)
@@ -175,7 +175,8 @@ func (c *Caches) Commit(ctx context.Context, h volumes.Handle) (int, error) {
 // List returns all caches that have a generation, in no order.
 func (c *Caches) List(ctx context.Context) ([]volumes.StackInfo, error) { return c.store.Stacks(ctx) }
 
-// Drop forgets the cache id: the next container of its key begins empty. Live containers keep their copies, and do not promote them.
+// Drop forgets the cache id: the next container of its key begins empty. Live containers keep their copies, and do not promote them
+// unless they began empty.
 func (c *Caches) Drop(ctx context.Context, id string) error { return c.store.DropStack(ctx, id) }
 
 // keep is the policy at the end of a copy.

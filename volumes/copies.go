@@ -205,12 +205,19 @@ func (s *Store) mountCopy(ctx context.Context, host hostRecord, p *plan, v View,
 // never fails a delete. Only what cannot be cleaned up does. Those of a container that was not finished,
 // or that is from before a reboot, are dropped.
 func (s *Store) endCopies(ctx context.Context, id string, r layerRecord, finished bool) ([]CopyEnd, error) {
+	// Half of the time that is left is for promoting, the rest for removing: a promotion that takes too long is dropped, and must not make the
+	// delete fail, now and at every retry.
+	promoting, cancel := ctx, func() {}
+	if end, ok := ctx.Deadline(); ok {
+		promoting, cancel = context.WithTimeout(ctx, time.Until(end)/2)
+	}
+	defer cancel()
 	var ends []CopyEnd
 	for n, c := range r.Copies {
 		if !ValidStack(c.Stack) || (c.Base != "" && !isLayer(c.Base)) {
 			continue // a torn or foreign record
 		}
-		end, err := s.endCopy(ctx, id, n, r, finished)
+		end, err := s.endCopy(promoting, id, n, r, finished)
 		if err != nil {
 			end = CopyEnd{Stack: c.Stack, Reason: err.Error()}
 			s.warn(fmt.Errorf("cache %s is not promoted: %w", c.Stack, err))
@@ -254,6 +261,10 @@ func (s *Store) promote(ctx context.Context, id string, n int, c copyRecord) (Co
 	}
 	sealed := sealedName(id, n)
 	if !exists(s.path("layers", sealed)) {
+		// Most of those that are overtaken are so already; publish is what decides.
+		if t, err := s.top(c.Stack); err == nil && t != c.top() {
+			return drop(overtaken(c, t))
+		}
 		reason, err := s.prepare(ctx, id, n, c, &end)
 		if err != nil {
 			return end, err
@@ -267,11 +278,15 @@ func (s *Store) promote(ctx context.Context, id string, n int, c copyRecord) (Co
 		return end, err
 	}
 	if !ok {
-		return drop(fmt.Sprintf("overtaken: it was made from generation %d, and %d is current", c.Generation, t.generation))
+		return drop(overtaken(c, t))
 	}
 	layers, err := s.chain(sealed)
 	end.Promoted, end.Generation, end.Layers = true, t.generation, len(layers)
 	return end, err
+}
+
+func overtaken(c copyRecord, now stackTop) string {
+	return fmt.Sprintf("overtaken: it was made from generation %d, and %d is current", c.Generation, now.generation)
 }
 
 // release takes the copy's mark off the layers it was made from. If these are no longer the stack's current ones, the stack's own mark goes

@@ -256,13 +256,19 @@ func (s *Store) build(ctx context.Context, h Handle, host hostRecord, p *plan, r
 		v.Copies = append(v.Copies, view.Target)
 		step("cache")
 	}
+	taken := map[inode]string{}
 	for _, c := range reqs {
 		if c.At == "" || v.Root == "" {
 			continue
 		}
-		if err := makeDestination(v.Root, c.At, p.view.Root()); err != nil {
+		at, err := makeDestination(v.Root, c.At, p.view.Root())
+		if err != nil {
 			return nil, err
 		}
+		if other, ok := taken[at]; ok {
+			return nil, fmt.Errorf("%w cache paths %q and %q: in this image they lead to one directory", ErrInvalid, other, c.At)
+		}
+		taken[at] = c.At
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err

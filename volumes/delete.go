@@ -89,7 +89,11 @@ func (s *Store) dismantle(ctx context.Context, id string, finished bool, step fu
 	step("unmount")
 	var r layerRecord
 	// Without a record, or with a torn one, no layer of ours is known to be in use by this one.
-	if err := durable.ReadJSON(s.path("layers", id, "layer.json"), &r); err == nil {
+	err = durable.ReadJSON(s.path("layers", id, "layer.json"), &r)
+	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, durable.ErrDamaged) {
+		return nil, err
+	}
+	if err == nil {
 		if err := s.unuse(id, r.Lowers); err != nil {
 			return nil, err
 		}

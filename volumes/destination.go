@@ -13,10 +13,10 @@ import (
 // makeDestination makes the directory at below root, with those above it, owned by the container's root: the runtime mounts a cache on it.
 // What is there already is used. Every look-up happens inside root: an absolute symlink of the image, or one with "..", leads to
 // where it leads for the container (openat2(2) RESOLVE_IN_ROOT).
-func makeDestination(root, at string, owner uint32) error {
+func makeDestination(root, at string, owner uint32) (inode, error) {
 	top, err := os.OpenFile(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return err
+		return inode{}, err
 	}
 	defer top.Close()
 	parent := top
@@ -39,18 +39,29 @@ func makeDestination(root, at string, owner uint32) error {
 			parent.Close()
 		}
 		if errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("%w cache path %q: %q is a symlink to nowhere in the image", ErrInvalid, at, here)
+			return inode{}, fmt.Errorf("%w cache path %q: %q is a symlink to nowhere in the image", ErrInvalid, at, here)
 		}
 		if err != nil {
-			return fmt.Errorf("make the cache path %q in the root file system: %q: %w", at, here, err)
+			return inode{}, fmt.Errorf("make the cache path %q in the root file system: %q: %w", at, here, err)
 		}
 		parent = dir
 	}
+	var here, above unix.Stat_t
+	err = errors.Join(unix.Fstat(int(parent.Fd()), &here), unix.Fstat(int(top.Fd()), &above))
 	if parent != top {
-		return parent.Close()
+		err = errors.Join(err, parent.Close())
 	}
-	return nil
+	if err != nil {
+		return inode{}, err
+	}
+	if here.Ino == above.Ino && here.Dev == above.Dev {
+		return inode{}, fmt.Errorf("%w cache path %q: in this image it leads to the root directory", ErrInvalid, at)
+	}
+	return inode{here.Dev, here.Ino}, nil
 }
+
+// inode names a directory, whatever path leads to it.
+type inode struct{ dev, ino uint64 }
 
 func openInRoot(root *os.File, name string) (*os.File, error) {
 	for {

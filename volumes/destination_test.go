@@ -83,7 +83,7 @@ func TestMakeDestination(t *testing.T) {
 			defer unix.Umask(unix.Umask(0o077))
 
 			const owner = 12345
-			err := makeDestination(root, test.at, owner)
+			_, err := makeDestination(root, test.at, owner)
 			if !errors.Is(err, test.err) {
 				t.Fatalf("makeDestination = %v, want %v", err, test.err)
 			}

@@ -17,7 +17,7 @@
 //	      cache-N/{fs,work,commit}     upper of its N-th copy; commit: somebody said it is good
 //	    ID/                            a shifted copy of an image (where layers cannot be id-mapped)
 //	      layer.json fs/ users/
-//	    ID-N/                          a layer of a stack, once copy N of the container ID
+//	    ID-N/                          a layer of a stack, once copy N of the container ID; ID-Nm: the older ones merged into one below it
 //	      layer.json fs/ parent users/ durable
 //	  caches/            0700
 //	    STACK/current          -> "GENERATION TOP BOOT"
@@ -49,7 +49,7 @@
 //
 // # Locks
 //
-// All are locks of the file STORE/lock, which the kernel releases when a process dies: the whole file, shared by all who change something and
+// All are locks of the file STORE/lock, which the kernel releases when a process dies: the whole file, shared by Create and Delete and
 // exclusive for a sweep of leftovers; then one byte for each handle; then one byte each for an image, a stack, a record. In this order. The lock of a stack
 // is held for a few calls. That of an image is held while the image is copied or measured, so that this is done once; only who wants the same image waits, with
 // a limit. That of a handle is held for the whole of its Create or Delete.
@@ -72,6 +72,7 @@
 //	umount, rmdir of mnt/ID     its layers                              the same
 //	removing the commit marker  the copy, with a note of the commit     the same; it is promoted
 //	Seal, Merge                 layers/ID as before, partly merged      the same; merged again
+//	layers/ID-Nm renamed        what was merged, used by nobody yet     the same; used, or dropped if another was first
 //	layers/ID-N renamed         a sealed layer that is not the top      the same; published, or dropped if another was first
 //	STACK/current renamed       the new generation is complete          the same; the old top's marks are taken off
 //	unmark of the old top       layers that nobody uses, partly removed the same
@@ -92,6 +93,7 @@
 // # Not guaranteed
 //
 // Root file systems do not survive a reboot and are never flushed. An image that is changed or removed while containers use it shows them the change:
-// overlayfs calls that undefined. A generation promoted within the last minutes before a power cut may be lost; the one before it is served. The mounts are
+// overlayfs calls that undefined. A generation may be lost in a power cut until a later promotion of its stack has flushed it; what is below it is served. A process that
+// kept a copy open in another mount namespace can go on writing to the layer it became. The mounts are
 // made in the mount namespace of the caller: who starts the container must share it.
 package volumes

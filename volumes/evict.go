@@ -81,7 +81,7 @@ func (s *Store) stackInfo(name string) (StackInfo, error) {
 			return i, err
 		}
 		for _, u := range users {
-			if strings.Contains(u, ".") { // a container's copy, see copyUser
+			if s.isLiveCopy(u) {
 				i.Users++
 			}
 		}
@@ -89,10 +89,41 @@ func (s *Store) stackInfo(name string) (StackInfo, error) {
 	return i, nil
 }
 
-// DropStack forgets the stack's generation. Containers that have a copy of it keep what they see, and do not promote it. [ErrNotFound]: it has none.
+// isLiveCopy says whether a mark is that of a container's copy, see copyUser, and the container is there. Its directory is made before it marks anything, and
+// removed after the mark; only a power cut that left its record empty leaves a mark alone.
+func (s *Store) isLiveCopy(user string) bool {
+	id, _, ok := strings.Cut(user, ".")
+	return ok && exists(s.path("layers", id))
+}
+
+// purge takes marks off layer and those below it that nobody will ever take off.
+func (s *Store) purge(layer string) error {
+	layers, err := s.chain(layer)
+	if err != nil {
+		return err
+	}
+	for _, l := range layers {
+		users, err := readNames(s.path("layers", l, "users"))
+		if err != nil {
+			return err
+		}
+		for _, u := range users {
+			if strings.Contains(u, ".") && !s.isLiveCopy(u) {
+				if err := os.Remove(s.path("layers", l, "users", u)); err != nil && !errors.Is(err, unix.ENOENT) {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// DropStack forgets the stack's generation. Containers that have a copy of it keep what they see, and do not promote it; one
+// whose copy began empty may still be the first again. [ErrNotFound]: it has none.
 func (s *Store) DropStack(ctx context.Context, name string) error {
 	if !ValidStack(name) {
-		return fmt.Errorf("%w cache ID %q: it has to be 64 hex digits", ErrInvalid, name)
+		// Not quoted: it may be a key, which may be a secret.
+		return fmt.Errorf("%w cache ID: it has to be the 64 hex digits that cache list shows", ErrInvalid)
 	}
 	_, err := s.dropStack(ctx, name, false)
 	if err != nil {
@@ -130,6 +161,9 @@ func (s *Store) finishDrops(ctx context.Context, name string) error {
 			continue
 		}
 		if isLayer(layer) {
+			if err := s.purge(layer); err != nil {
+				return err
+			}
 			if err := s.unmarkLayer(ctx, layer, name); err != nil {
 				return err
 			}
@@ -224,7 +258,7 @@ func (s *Store) Evict(ctx context.Context, b Bounds, added uint64) (dropped []St
 		l.bytes += added
 		due = (b.MaxBytes > 0 && l.bytes > max(b.MaxBytes, l.next)) || (b.MaxAge > 0 && now.Sub(l.swept) > max(b.MaxAge/8, time.Second))
 		if due { // nobody else begins the same
-			l.next, l.swept = l.bytes+b.MaxBytes/10, now
+			l.next, l.swept = l.bytes+b.MaxBytes/10, now // until it is done
 		}
 		before = l.bytes
 	})
@@ -266,7 +300,9 @@ func (s *Store) Evict(ctx context.Context, b Bounds, added uint64) (dropped []St
 		// What others noted meanwhile may be counted twice: then the next look comes earlier.
 		l.bytes = left + l.bytes - min(before, l.bytes)
 		// When those in use alone are more than is allowed, looking again helps only after more has been promoted.
-		l.next = l.bytes + b.MaxBytes/10
+		if l.next = 0; left > b.MaxBytes {
+			l.next = l.bytes + b.MaxBytes/10
+		}
 	}))
 	return dropped, errors.Join(errs...)
 }

@@ -252,7 +252,8 @@ func (s *Store) publish(ctx context.Context, name string, base stackTop, layer s
 	if now.layer == layer {
 		return now, true, nil // done before we were killed
 	}
-	if now != base {
+	// Without the stack's mark the layer was published before, dropped, and is being removed: we were killed over it, and are late.
+	if now != base || !exists(s.path("layers", layer, "users", name)) {
 		return now, false, nil
 	}
 	if err := os.Mkdir(s.path("caches", name), 0o700); err != nil && !errors.Is(err, unix.EEXIST) {

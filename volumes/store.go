@@ -133,6 +133,9 @@ func (s *Store) setUp(ctx context.Context, boot string) (hostRecord, error) {
 		return r, fmt.Errorf("%w: store %q is on an overlay file system, which cannot hold the upper layer of another; put it on ext4, xfs, btrfs or tmpfs, for example on a volume of its own",
 			ErrUnsupported, s.dir)
 	}
+	if err := s.refuseForeign(); err != nil {
+		return r, err
+	}
 	for _, d := range directories {
 		// Chmod as well: the mode of mkdir(2) is less the umask, which is the server's.
 		err := os.Mkdir(s.path(d.name), d.mode)
@@ -166,6 +169,23 @@ func (s *Store) setUp(ctx context.Context, boot string) (hostRecord, error) {
 		return r, fmt.Errorf("%w: store %q on %s cannot hold volumes: %w", ErrUnsupported, s.dir, fs, err)
 	}
 	return r, durable.WriteJSON(s.path("store.json"), r)
+}
+
+// refuseForeign refuses to make a store of a directory that is used for something else: its mode would be changed, /tmp's for example.
+func (s *Store) refuseForeign() error {
+	names, err := readNames(s.dir)
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		top, _, _ := strings.Cut(n, ".")
+		switch top {
+		case "layers", "volumes", "caches", "images", "mnt", "lock", "store", "lost+found":
+		default:
+			return fmt.Errorf("%w store %q: it is no store and holds %q; use an empty directory, or one that does not exist", ErrInvalid, s.dir, n)
+		}
+	}
+	return nil
 }
 
 // scratch is the name of the layer and the mount point in which a driver probes. There is one for all, so that what a kill leaves of it goes

@@ -78,7 +78,9 @@ func cacheDrop(ctx context.Context, c *call, args []string) (answer, error) {
 	if len(args) != 1 {
 		return answer{}, usagef("cache drop: takes one ID of `cache list`")
 	}
-	c.fact("cache", args[0])
+	if volumes.ValidStack(args[0]) { // else it may be a key, which has no place in a log
+		c.fact("cache", args[0])
+	}
 	if err := c.caches().Drop(ctx, args[0]); err != nil {
 		return answer{}, err
 	}

@@ -32,14 +32,17 @@ func WriteJSON(path string, v any) error {
 	return nil
 }
 
-// ReadJSON reads a record. fs.ErrNotExist: there is none. A record that does not parse is an error that names the file.
+// ErrDamaged: a record is there and does not parse, as a power cut may leave one that was not flushed.
+var ErrDamaged = errors.New("damaged")
+
+// ReadJSON reads a record. fs.ErrNotExist: there is none. One that does not parse is an error that wraps ErrDamaged and names the file.
 func ReadJSON(path string, v any) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal(b, v); err != nil {
-		return fmt.Errorf("record %q is damaged: %w", path, err)
+		return fmt.Errorf("record %q is %w: %w", path, ErrDamaged, err)
 	}
 	return nil
 }
