@@ -14,7 +14,8 @@
 //	    ID/                            a container's own
 //	      layer.json                   what it was made from; written once, before it is used
 //	      fs/ work/                    upper of its root file system
-//	      cache-N/{fs,work,commit}     upper of its N-th copy; commit: somebody said it is good
+//	      cache-N/{fs,work,commit}     upper of its N-th copy; commit: somebody said it is good; empty: its lower, if there is no generation yet
+//	      merged-cache-N/              what its end is merging
 //	    ID/                            a shifted copy of an image (where layers cannot be id-mapped)
 //	      layer.json fs/ users/
 //	    ID-N/                          a layer of a stack, once copy N of the container ID; ID-Nm: the older ones merged into one below it
@@ -22,6 +23,7 @@
 //	  caches/            0700
 //	    STACK/current          -> "GENERATION TOP BOOT"
 //	    STACK/dropped.ID       it was current, and is being removed
+//	    STACK/next             the next current, for the moment of its rename (caches.total.next likewise)
 //	  caches.total             -> bytes of all stacks, for eviction
 //	  images/            0700  IDENTITY.size (measured once), IDENTITY.copy -> ID, IDENTITY.making -> ID
 //	  mnt/               0711
@@ -31,12 +33,13 @@
 // and read by one system call each, and lives in the inode, so no power cut leaves one empty. IDs are 128 random bits. A HANDLE names nothing but
 // its entry, so what a dead process left can never be in the way of a new container of that handle.
 //
-// On disk, owners are canonical: the files of a container's root belong to 0, whichever kind of container wrote them. So layers holds
-// real setuid-root files, and is closed to everybody but root.
+// On disk, owners are canonical: the files of a container's root belong to 0, whichever kind of container wrote them. (Where layers cannot be id-mapped, those
+// of unprivileged containers belong to the highest id, in stacks of their own: STACK-shifted.) So layers holds real setuid-root files, and is closed to everybody
+// but root.
 //
 // # Rules
 //
-//  1. An entry moves init → live → dead by rename. What it is in is its state.
+//  1. An entry moves init → live → dead by rename. What it is in is its state. One that never got to live is removed from init.
 //  2. Intent first: an entry is made before what it leads to, and removed after it. So whatever a crash leaves can be found through an entry,
 //     or is a layer that nobody names.
 //  3. Who holds the lock of a handle owns all that is named through it. An entry in init or dead whose lock is free is rubbish; the next
@@ -50,7 +53,7 @@
 // # Locks
 //
 // All are locks of the file STORE/lock, which the kernel releases when a process dies: the whole file, shared by Create and Delete and
-// exclusive for a sweep of leftovers; then one byte for each handle; then one byte each for an image, a stack, a record. In this order. The lock of a stack
+// exclusive for a sweep of leftovers (which does not exist yet); then one byte for each handle; then one byte each for an image, a stack, a record. In this order. The lock of a stack
 // is held for a few calls. That of an image is held while the image is copied or measured, so that this is done once; only who wants the same image waits, with
 // a limit. That of a handle is held for the whole of its Create or Delete.
 //
