@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/concourse/bc-image-plugin/volumes/internal/mnt"
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,7 +25,7 @@ func createError(t *testing.T, dir string, err error) error {
 
 // Field case 34: ENOSPC of a mount call is the limit of mounts, and nothing is left.
 func TestMountLimitIsNotAFullDisk(t *testing.T) {
-	dir := newDir(t) + "/store"
+	dir := inspect.NewDir(t) + "/store"
 	err := createError(t, dir, mnt.MountLimit(&os.PathError{Op: "mount", Path: "/x", Err: unix.ENOSPC}))
 	for _, want := range []string{`create the root file system of "h"`, "not the disk", "fs.mount-max", "mount /x"} {
 		if !strings.Contains(err.Error(), want) {
@@ -50,7 +51,7 @@ func TestHints(t *testing.T) {
 		{unix.EDQUOT, []string{"over its disk quota"}},
 		{unix.ENOSPC, []string{"no space left on device", "MiB free"}},
 	} {
-		dir := newDir(t) + "/store"
+		dir := inspect.NewDir(t) + "/store"
 		err := createError(t, dir, fmt.Errorf("deep inside: %w", &os.PathError{Op: "mkdir", Path: "/x", Err: c.err}))
 		for _, want := range append(c.want, `"h"`, "deep inside: mkdir /x: "+c.err.Error(), fmt.Sprintf("the store %q", dir)) {
 			if !strings.Contains(err.Error(), want) {
@@ -101,7 +102,7 @@ func fill(dir string) error {
 }
 
 func TestVerifyWay(t *testing.T) {
-	dir := newDir(t)
+	dir := inspect.NewDir(t)
 	check(t, os.MkdirAll(dir+"/a/b/c", 0o755))
 	check(t, verifyWay(dir+"/a/b/c"))
 	check(t, verifyWay("/"))
@@ -128,7 +129,7 @@ func TestVerifyWay(t *testing.T) {
 
 // One sentence of each failure: what was tried, on what, the system's words, what to do.
 func TestErrorsCanBeActedUpon(t *testing.T) {
-	dir := newDir(t)
+	dir := inspect.NewDir(t)
 	write := func(name, content string) string {
 		check(t, os.MkdirAll(dir+"/"+name, 0o755))
 		check(t, os.WriteFile(dir+"/"+name+"/store.json", []byte(content), 0o600))

@@ -59,20 +59,11 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// newDir is an empty directory that everybody can reach.
-func newDir(t testing.TB) string {
-	t.Helper()
-	dir := t.TempDir()
-	check(t, os.Chmod(dir, 0o755))
-	check(t, os.Chmod(filepath.Dir(dir), 0o755))
-	return dir
-}
-
 // newTmpfs is a new tmpfs with mount options such as "size=1m".
 func newTmpfs(t testing.TB, options string) string {
 	t.Helper()
 	inspect.NeedRoot(t)
-	dir := newDir(t)
+	dir := inspect.NewDir(t)
 	check(t, unix.Mount("test", dir, "tmpfs", 0, "mode=0755,"+options))
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
@@ -92,7 +83,7 @@ func handle(t testing.TB, s string) Handle {
 // privileged is a request for a privileged container of an empty image.
 func privileged(t testing.TB) Request {
 	t.Helper()
-	img, err := OpenImage(newDir(t))
+	img, err := OpenImage(inspect.NewDir(t))
 	check(t, err)
 	t.Cleanup(func() { img.Close() })
 	return Request{Image: img, Privileged: true}

@@ -7,13 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 	"golang.org/x/sys/unix"
 )
 
 // newVolumes is a BaggageClaim's volumes directory with one live volume "v" that has the given files.
 func newVolumes(t *testing.T, files map[string]string) (volumes, volume string) {
 	t.Helper()
-	volumes = newDir(t)
+	volumes = inspect.NewDir(t)
 	volume = volumes + "/live/v/volume"
 	check(t, os.MkdirAll(volume, 0o755))
 	for name, content := range files {
@@ -123,7 +124,7 @@ func TestMetadata(t *testing.T) {
 		}
 		img.Close()
 	}
-	dir := newDir(t)
+	dir := inspect.NewDir(t)
 	check(t, os.Mkdir(dir+"/rootfs", 0o755))
 	check(t, os.WriteFile(dir+"/metadata.json", []byte("{}"), 0o600))
 	img, err := OpenImage(dir + "/rootfs")
@@ -176,7 +177,7 @@ func TestIsShifted(t *testing.T) {
 }
 
 func TestIdentity(t *testing.T) {
-	dir := newDir(t)
+	dir := inspect.NewDir(t)
 	check(t, os.Mkdir(dir+"/a", 0o755))
 	identity := func() string {
 		img, err := OpenImage(dir + "/a")
@@ -203,7 +204,7 @@ func TestIdentity(t *testing.T) {
 
 // Copied as an image, the store would be copied into itself until the disk is full.
 func TestContains(t *testing.T) {
-	dir := newDir(t)
+	dir := inspect.NewDir(t)
 	check(t, os.MkdirAll(dir+"/image/a/store", 0o755))
 	check(t, os.MkdirAll(dir+"/image-2", 0o755))
 	for _, c := range []struct {

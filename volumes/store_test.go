@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,7 +21,7 @@ var errFake = errors.New("the fake driver does not mount")
 func failing(View) error { return errFake }
 
 func TestNewTouchesNothing(t *testing.T) {
-	dir := newDir(t) + "/store"
+	dir := inspect.NewDir(t) + "/store"
 	s := New(Options{Dir: dir, Driver: fakeDriver{}})
 	if _, err := s.Delete(t.Context(), handle(t, "h")); err != nil {
 		t.Errorf("delete: %v", err)
@@ -40,7 +41,7 @@ func TestNewTouchesNothing(t *testing.T) {
 }
 
 func TestSetUpMakesTheModesWhateverTheUmask(t *testing.T) {
-	parent := newDir(t)
+	parent := inspect.NewDir(t)
 	s := New(Options{Dir: parent + "/store", Driver: fakeDriver{mount: failing}})
 	old := unix.Umask(0o077) // no parallel test: it is the process's
 	_, err := s.Create(t.Context(), handle(t, "h"), privileged(t))
@@ -58,7 +59,7 @@ func TestSetUpMakesTheModesWhateverTheUmask(t *testing.T) {
 
 func TestTheHostIsProbedOnce(t *testing.T) {
 	var probes atomic.Int32
-	s := New(Options{Dir: newDir(t) + "/store", Driver: fakeDriver{mount: failing, probe: func(v View) (Features, error) {
+	s := New(Options{Dir: inspect.NewDir(t) + "/store", Driver: fakeDriver{mount: failing, probe: func(v View) (Features, error) {
 		probes.Add(1)
 		return Features{Volatile: true}, errors.Join(os.WriteFile(v.Layers+"/"+v.Upper+"/x", nil, 0o600), os.WriteFile(v.Target+"/x", nil, 0o600))
 	}}})
@@ -86,7 +87,7 @@ func TestTheHostIsProbedOnce(t *testing.T) {
 // open reads a damaged record as an error, though the comment beside it said that it is written anew.
 func TestADamagedRecordIsWrittenAnew(t *testing.T) {
 	for _, damage := range []string{"", "{", `{"format":"x"}`, "\x00\x00\x00", "null", "[]", "{}", `{"format":1,"driver":7}`} {
-		dir := newDir(t)
+		dir := inspect.NewDir(t)
 		check(t, os.WriteFile(dir+"/store.json", []byte(damage), 0o600))
 		s := New(Options{Dir: dir, Driver: fakeDriver{mount: failing}})
 		if _, err := s.Create(t.Context(), handle(t, "h"), privileged(t)); !errors.Is(err, errFake) {
@@ -110,7 +111,7 @@ func TestEntriesThatTheStoreDidNotMake(t *testing.T) {
 	} {
 		for _, st := range states {
 			t.Run(name+" in "+string(st), func(t *testing.T) {
-				s := New(Options{Dir: newDir(t), Driver: fakeDriver{mount: failing}})
+				s := New(Options{Dir: inspect.NewDir(t), Driver: fakeDriver{mount: failing}})
 				h := handle(t, "h")
 				if _, err := s.Create(t.Context(), h, privileged(t)); !errors.Is(err, errFake) {
 					t.Fatal(err)
@@ -142,7 +143,7 @@ func TestEntriesThatTheStoreDidNotMake(t *testing.T) {
 }
 
 func TestDeleteOfAnUnknownHandleNeedsNoLock(t *testing.T) {
-	s := New(Options{Dir: newDir(t), Driver: fakeDriver{mount: failing}})
+	s := New(Options{Dir: inspect.NewDir(t), Driver: fakeDriver{mount: failing}})
 	if _, err := s.Create(t.Context(), handle(t, "h"), privileged(t)); !errors.Is(err, errFake) {
 		t.Fatal(err)
 	}
@@ -158,7 +159,7 @@ func TestDeleteOfAnUnknownHandleNeedsNoLock(t *testing.T) {
 
 // Field case 72: who waits for a lock says so, and for which handle; other handles go on.
 func TestALockedHandleIsWaitedFor(t *testing.T) {
-	s := New(Options{Dir: newDir(t), Driver: fakeDriver{mount: failing}})
+	s := New(Options{Dir: inspect.NewDir(t), Driver: fakeDriver{mount: failing}})
 	h := handle(t, "mine")
 	if _, err := s.Create(t.Context(), h, privileged(t)); !errors.Is(err, errFake) {
 		t.Fatal(err)
@@ -185,7 +186,7 @@ func TestALockedHandleIsWaitedFor(t *testing.T) {
 }
 
 func TestListNamesAnyHandle(t *testing.T) {
-	s := New(Options{Dir: newDir(t), Driver: fakeDriver{mount: failing}})
+	s := New(Options{Dir: inspect.NewDir(t), Driver: fakeDriver{mount: failing}})
 	if list, err := s.List(t.Context()); err != nil || len(list) > 0 {
 		t.Errorf("before there is a store: %v, %v", list, err)
 	}

@@ -22,7 +22,7 @@ func newStore(t testing.TB, dir string, idMap IDMap) *volumes.Store {
 // newImage is an image of files empty files and one more, outside of the file system under test.
 func newImage(t testing.TB, files int) *volumes.Image {
 	t.Helper()
-	dir := newDir(t)
+	dir := inspect.NewDir(t)
 	for i := range files {
 		must(t, unix.Mknod(fmt.Sprintf("%s/%d", dir, i), unix.S_IFREG|0o644, 0))
 	}

@@ -2,7 +2,6 @@ package overlay
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,20 +16,11 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// newDir is an empty directory that everybody can reach.
-func newDir(t testing.TB) string {
-	t.Helper()
-	dir := t.TempDir()
-	must(t, os.Chmod(dir, 0o755))
-	must(t, os.Chmod(filepath.Dir(dir), 0o755))
-	return dir
-}
-
 // newFS is a new file system of its own: tmpfs, or another kind on a loop device, whose image is sparse. options are for tmpfs's mount, or for mkfs.
 func newFS(t testing.TB, kind string, sizeMiB int64, options ...string) string {
 	t.Helper()
 	inspect.NeedRoot(t)
-	dir := newDir(t)
+	dir := inspect.NewDir(t)
 	point := dir + "/fs"
 	must(t, os.Mkdir(point, 0o755))
 	if kind == "tmpfs" {

@@ -34,7 +34,7 @@ func TestCandidates(t *testing.T) {
 // What older kernels can do: each kind of mount that a probe may settle for gives the same view.
 func TestMountWithFewerFeatures(t *testing.T) {
 	dir := newFS(t, "tmpfs", 32)
-	lower := newDir(t)
+	lower := inspect.NewDir(t)
 	must(t, os.WriteFile(lower+"/file", []byte("lower"), 0o644))
 	ns, err := userns.New(inspect.MaxID)
 	must(t, err)
@@ -106,7 +106,7 @@ func TestClonesThatAKillLeft(t *testing.T) {
 // An image on a file system without id maps is found out by trying; then there is a copy, or a refusal.
 func TestImageThatCannotBeMapped(t *testing.T) {
 	dir := newFS(t, "tmpfs", 32)
-	image := newDir(t) + "/image"
+	image := inspect.NewDir(t) + "/image"
 	must(t, os.Mkdir(image, 0o755))
 	must(t, unix.Mount("test", image, "ramfs", 0, "mode=0755"))
 	t.Cleanup(func() { inspect.Unmount(t, image) })
@@ -166,7 +166,7 @@ func TestInAUserNamespace(t *testing.T) {
 	}
 	inspect.NeedRoot(t)
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestInAUserNamespace$", "-test.v")
-	cmd.Env = append(os.Environ(), inNamespace+"="+newDir(t))
+	cmd.Env = append(os.Environ(), inNamespace+"="+inspect.NewDir(t))
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}, {ContainerID: 1, HostID: 100_000, Size: 65_535}},
