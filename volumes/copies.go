@@ -190,7 +190,10 @@ func (s *Store) mountCopy(ctx context.Context, host hostRecord, p *plan, v View,
 	owner := v.Root()
 	if len(v.Lowers) > 0 { // a container may have given the top of its cache to somebody else
 		var st unix.Stat_t
-		top := s.path("layers", v.Lowers[0].Layer, "fs")
+		top, err := s.tree(v.Lowers[0].Layer)
+		if err != nil {
+			return err
+		}
 		if err := unix.Lstat(top, &st); err != nil {
 			return &os.PathError{Op: "stat", Path: top, Err: err}
 		}
@@ -313,8 +316,10 @@ func (s *Store) release(ctx context.Context, id string, n int, c copyRecord) err
 // is not to be kept.
 func (s *Store) prepare(ctx context.Context, id string, n int, c copyRecord, end *CopyEnd) (reason string, err error) {
 	upper := id + "/" + copyName(n)
-	if !exists(s.path("layers", upper, "fs")) {
+	if top, err := s.tree(upper); errors.Is(err, ErrNotFound) || (err == nil && !exists(top)) {
 		return unfinished, nil
+	} else if err != nil {
+		return "", err
 	}
 	if reason, err = s.keep(ctx, upper, c); reason != "" || err != nil {
 		return reason, err
@@ -371,10 +376,13 @@ func (s *Store) prepare(ctx context.Context, id string, n int, c copyRecord, end
 // merge makes the layer name, on parent and used by user, of the layers from, below which are those in below.
 func (s *Store) merge(ctx context.Context, id string, n int, from, below []string, name, parent, user, stack string) error {
 	tmp := id + "/merged-" + copyName(n)
-	if err := removeBelow(ctx, s.path("layers"), tmp); err != nil { // of a try that was killed
+	if err := s.opts.Driver.Remove(ctx, s.path("layers"), tmp); err != nil { // of a try that was killed
 		return err
 	}
 	if err := os.Mkdir(s.path("layers", tmp), 0o700); err != nil {
+		return err
+	}
+	if err := s.opts.Driver.New(ctx, s.path("layers"), []string{tmp}, ""); err != nil {
 		return err
 	}
 	if err := s.opts.Driver.Merge(ctx, s.path("layers"), from, below, tmp); err != nil {
@@ -392,7 +400,7 @@ func (s *Store) allDurable(layers []string) bool {
 }
 
 // seal gives the layer in from its record, parent and its first user, and then its name.
-func (s *Store) seal(from, sealed, parent, user, stack string, u tree.Usage) error {
+func (s *Store) seal(from, sealed, parent, user, stack string, u LayerUsage) error {
 	dir := s.path("layers", from)
 	if err := writeRecord(dir+"/layer.json", layerRecord{Kind: kindCache, Created: time.Now().UTC(), Stack: stack, Bytes: u.Bytes, Entries: u.Entries}); err != nil {
 		return err
@@ -426,7 +434,11 @@ func (s *Store) keep(ctx context.Context, upper string, c copyRecord) (reason st
 	if s.opts.Keep == nil {
 		return "nothing is kept", nil
 	}
-	dir, err := os.OpenFile(s.path("layers", upper, "fs"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	top, err := s.tree(upper)
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.OpenFile(top, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return "", err
 	}
@@ -463,7 +475,7 @@ func (s *Store) dropSealed(ctx context.Context, id string, n int, c copyRecord) 
 //
 // With more than maxLayers, all above the bottom are merged: their cost follows what was changed since the bottom was made. When
 // the changes outweigh the bottom it is merged as well, so what hides a large part of the bottom does not stay for ever.
-func (s *Store) whatToMerge(layers []string, u tree.Usage) (parent string, merge []string, err error) {
+func (s *Store) whatToMerge(layers []string, u LayerUsage) (parent string, merge []string, err error) {
 	if len(layers) == 0 {
 		return "", nil, nil
 	}
@@ -493,13 +505,14 @@ func (s *Store) layerInfo(layer string) layerRecord {
 	return r
 }
 
-func (s *Store) measureLayer(ctx context.Context, layer string) (tree.Usage, error) {
-	dir, err := os.OpenFile(s.path("layers", layer), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return tree.Usage{}, err
-	}
-	defer dir.Close()
-	u, err := tree.Measure(ctx, int(dir.Fd()), "fs", 0)
+// tree is the top directory of what the layer shows.
+func (s *Store) tree(layer string) (string, error) {
+	dir, err := s.opts.Driver.Tree(s.path("layers"), layer)
+	return dir + "/fs", err
+}
+
+func (s *Store) measureLayer(ctx context.Context, layer string) (LayerUsage, error) {
+	u, err := s.opts.Driver.Usage(ctx, s.path("layers"), layer)
 	if err == nil && u.Partial {
 		err = ctx.Err()
 	}

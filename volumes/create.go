@@ -111,6 +111,18 @@ type plan struct {
 	files  []*os.File // to be closed
 }
 
+// uppers are the names of the layers that the container writes to.
+func (p *plan) uppers() []string {
+	var names []string
+	if p.view.Lowers != nil {
+		names = append(names, p.view.Upper)
+	}
+	for _, v := range p.copies {
+		names = append(names, v.Upper)
+	}
+	return names
+}
+
 func (p *plan) close() {
 	for _, f := range p.files {
 		f.Close()
@@ -236,6 +248,9 @@ func (s *Store) build(ctx context.Context, h Handle, host hostRecord, p *plan, r
 		return nil, err
 	}
 	if err := s.makeMountPoints(p); err != nil {
+		return nil, err
+	}
+	if err := s.opts.Driver.New(ctx, s.path("layers"), p.uppers(), h.name); err != nil {
 		return nil, err
 	}
 	v := &Volume{ID: p.id}

@@ -7,8 +7,8 @@ import (
 
 // Driver makes a writable, private view of immutable layers, and takes it apart.
 //
-// A layer is a directory below Layers with a random name; what is inside belongs to the driver, except layer.json and users,
-// which belong to the store. The store calls a driver for one layer name from one process at a time; for different names in parallel, from
+// A layer is a directory below Layers with a random name; what is inside belongs to the driver, except layer.json, users, parent, durable and
+// commit, which belong to the store. What the layer shows is in its tree, a directory that only the driver knows the place of. The store calls a driver for one layer name from one process at a time; for different names in parallel, from
 // many processes, without a lock between them. A driver keeps no state outside of what it is given.
 //
 // Every method may be cut short at any point by a kill. What Mount left behind then, Unmount and Remove take away, whatever the
@@ -25,7 +25,18 @@ type Driver interface {
 	// CanMap says whether, with these features, Mount can show a layer under the other ownership.
 	CanMap(f Features) bool
 
-	// Mount makes View.Layers/View.Upper/… and mounts the merged view on View.Target, an existing empty directory. The merged
+	// New makes room for the trees of new layers, whose directories below layers exist and hold nothing but the store's files. container is the
+	// handle that they are for, "" if there is none: a driver may note it, and decides nothing by it. It is called before anything else
+	// is done with a layer, and once. After a failure something may be left of any of them, for Remove.
+	New(ctx context.Context, layers string, names []string, container string) error
+
+	// Tree returns the directory whose subdirectory fs holds what the layer shows. ErrNotFound: no room was made for it.
+	Tree(layers, name string) (string, error)
+
+	// Home returns a directory of the file system that trees are on. It may not exist yet.
+	Home(layers string) string
+
+	// Mount fills the tree of View.Upper and mounts the merged view on View.Target, an existing empty directory. The merged
 	// root has mode, owner, extended attributes and ACL of the topmost lower (mapped if that layer is); without a lower it is
 	// an empty directory of mode 0755 owned by the container's root.
 	//
@@ -38,7 +49,7 @@ type Driver interface {
 	// nothing was removed.
 	Unmount(ctx context.Context, dir string) error
 
-	// Usage is what an upper takes on disk of its own. It answers within ctx, if need be with a part, see Usage.Partial.
+	// Usage is what a layer takes on disk of its own. It answers within ctx, if need be with a part, see Usage.Partial.
 	Usage(ctx context.Context, layers, name string) (LayerUsage, error)
 
 	// Changed says whether an unmounted upper differs from the layer below it ("": from an empty directory): a name in it, or other
@@ -48,12 +59,12 @@ type Driver interface {
 	// Seal makes an unmounted upper an immutable layer, in place: it becomes what a lower layer needs and nothing more. Doing it twice is the same.
 	Seal(ctx context.Context, layers, upper string) error
 
-	// Merge makes the layer into, an existing directory that is empty but for the store's files, of the layers from, top first: in their place, on
+	// Merge fills the layer into, for which New made room, with the layers from, top first: in their place, on
 	// the layers below, it shows the same. All are unmounted or immutable, and it may share inodes with from.
 	Merge(ctx context.Context, layers string, from, below []string, into string) error
 
-	// Remove removes what Mount made below layers/name, which nobody has mounted, and the directory itself. Absent is success. It
-	// needs no free space.
+	// Remove removes the trees of the layer, and of those whose directories are below its own, which nobody has mounted, and its directory. Absent is
+	// success. It needs no free space.
 	Remove(ctx context.Context, layers, name string) error
 }
 
@@ -69,7 +80,7 @@ type Features struct {
 type View struct {
 	Target string  // absolute path of an empty directory to mount on
 	Layers string  // absolute path of the directory that holds the layers
-	Upper  string  // name of the writable layer to make below Layers; the directory exists and is empty but for the store's files
+	Upper  string  // name of the writable layer below Layers; New made room for it
 	Lowers []Lower // top first; may be empty
 
 	// Mapped: the container's root is MaxID, not 0. UpperMapped: the upper is canonical on disk and must be mapped as well (always with
@@ -107,5 +118,6 @@ type Lower struct {
 // LayerUsage is what one layer takes on disk.
 type LayerUsage struct {
 	Bytes   uint64 // of blocks: holes not counted, a file with several links once
+	Entries uint64 // files and directories
 	Partial bool   // a lower bound: the tree was too large for the time there was
 }

@@ -53,7 +53,7 @@ func (h hinted) Unwrap() error { return h.error }
 // whatIsFull tells a lack of inodes from a lack of blocks, for which the system has only one error.
 func (s *Store) whatIsFull() string {
 	var fs unix.Statfs_t
-	if err := unix.Statfs(s.dir, &fs); err != nil {
+	if err := unix.Statfs(s.home(), &fs); err != nil {
 		return fmt.Sprintf("the file system of the store %q is full", s.dir)
 	}
 	free := fs.Bavail * uint64(fs.Bsize)

@@ -102,3 +102,9 @@ func contents(t testing.TB, s *Store) []string {
 	}
 	return all
 }
+
+func (fakeDriver) New(context.Context, string, []string, string) error { return nil }
+
+func (fakeDriver) Tree(layers, name string) (string, error) { return layers + "/" + name, nil }
+
+func (fakeDriver) Home(layers string) string { return layers }

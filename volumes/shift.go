@@ -62,7 +62,11 @@ func (s *Store) openCopy(link string, host hostRecord) (string, *os.File, error)
 	if err := durable.ReadJSON(s.path("layers", layer, "layer.json"), &r); err != nil || r.Boot != host.Boot {
 		return "", nil, ErrNotFound
 	}
-	dir, err := os.OpenFile(s.path("layers", layer, "fs"), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	top, err := s.tree(layer)
+	if err != nil {
+		return "", nil, err
+	}
+	dir, err := os.OpenFile(top, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return "", nil, ErrNotFound
 	}
@@ -112,7 +116,14 @@ func (s *Store) makeCopy(ctx context.Context, host hostRecord, img *Image, maxID
 	if err := s.makeLayer(id, r); err != nil {
 		return err
 	}
-	layer, err := os.OpenFile(s.path("layers", id), unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err := s.opts.Driver.New(ctx, s.path("layers"), []string{id}, ""); err != nil {
+		return err
+	}
+	place, err := s.opts.Driver.Tree(s.path("layers"), id)
+	if err != nil {
+		return err
+	}
+	layer, err := os.OpenFile(place, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
@@ -142,7 +153,7 @@ func (s *Store) dropCopy(ctx context.Context, link string) error {
 		return err
 	}
 	if isID(layer) {
-		if err := removeBelow(ctx, s.path("layers"), layer); err != nil {
+		if err := s.opts.Driver.Remove(ctx, s.path("layers"), layer); err != nil {
 			return err
 		}
 	}
@@ -194,7 +205,7 @@ func (s *Store) dropUnused(ctx context.Context, layer string) error {
 	if err := removeBelow(ctx, s.path("layers", layer), "fs"); err != nil {
 		return err
 	}
-	if err := removeBelow(ctx, s.path("layers"), layer); err != nil {
+	if err := s.opts.Driver.Remove(ctx, s.path("layers"), layer); err != nil {
 		return err
 	}
 	link := s.path("images", r.Identity+".copy")

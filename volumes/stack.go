@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -171,16 +172,26 @@ func (s *Store) isDurable(layer string) bool {
 
 // makeDurable flushes a sealed layer and marks it.
 func (s *Store) makeDurable(ctx context.Context, layer string) error {
-	dir, err := os.OpenFile(s.path("layers"), unix.O_PATH|unix.O_DIRECTORY, 0)
+	top, err := s.opts.Driver.Tree(s.path("layers"), layer)
 	if err != nil {
 		return err
 	}
-	defer dir.Close()
-	if err := tree.Sync(ctx, int(dir.Fd()), layer); err != nil {
-		return fmt.Errorf("make layer %s durable: %w", layer, err)
+	for _, dir := range slices.Compact([]string{top, s.path("layers", layer)}) {
+		if err := syncTree(ctx, dir); err != nil {
+			return fmt.Errorf("make layer %s durable: %w", layer, err)
+		}
 	}
 	// If this name survives a power cut, so does what was flushed before it.
 	return touch(s.path("layers", layer, "durable"))
+}
+
+func syncTree(ctx context.Context, dir string) error {
+	d, err := os.OpenFile(filepath.Dir(dir), unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return tree.Sync(ctx, int(d.Fd()), filepath.Base(dir))
 }
 
 func touch(path string) error {
@@ -226,7 +237,7 @@ func (s *Store) unmarkLayer(ctx context.Context, layer, user string) error {
 		layer, user = parent, layer
 	}
 	for _, layer := range slices.Backward(unused) {
-		if err := removeBelow(ctx, s.path("layers"), layer); err != nil {
+		if err := s.opts.Driver.Remove(ctx, s.path("layers"), layer); err != nil {
 			return err
 		}
 	}

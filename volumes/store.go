@@ -69,6 +69,9 @@ var directories = []struct {
 	{"caches", 0o700}, {"images", 0o700}, {"mnt", 0o711},
 }
 
+// home is a directory of the file system that holds the containers' files.
+func (s *Store) home() string { return s.opts.Driver.Home(s.path("layers")) }
+
 func (s *Store) path(elem ...string) string { return s.dir + "/" + strings.Join(elem, "/") }
 
 // realDir is the store's path without symlinks: mountinfo shows mount points so, and runc refuses a root file system whose path has any.
@@ -206,6 +209,9 @@ func (s *Store) probe(ctx context.Context) (f Features, err error) {
 	if err := errors.Join(os.MkdirAll(v.Target, 0o711), os.Mkdir(s.path("layers", scratch), 0o700)); err != nil {
 		return f, err
 	}
+	if err := s.opts.Driver.New(ctx, v.Layers, []string{scratch}, ""); err != nil {
+		return f, err
+	}
 	return s.opts.Driver.Probe(ctx, v)
 }
 
@@ -238,9 +244,9 @@ func thisBoot(key string) bool {
 	return a == b
 }
 
-// Capacity returns the size in bytes of the file system that holds the store, or will hold it: the store need not exist.
+// Capacity returns the size in bytes of the file system that holds the containers' files, or will hold them: the store need not exist.
 func (s *Store) Capacity() (uint64, error) {
-	for dir := s.dir; ; dir = filepath.Dir(dir) {
+	for dir := s.home(); ; dir = filepath.Dir(dir) {
 		var fs unix.Statfs_t
 		err := unix.Statfs(dir, &fs)
 		if errors.Is(err, unix.ENOENT) && dir != "/" {

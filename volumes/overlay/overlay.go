@@ -64,6 +64,15 @@ func (d *Driver) byPath(f volumes.Features) bool {
 	return !f.LayerFDs || d.opts.IDMap == Mount || d.opts.IDMap == Copy
 }
 
+// New implements [volumes.Driver]: trees are in the layers' own directories.
+func (d *Driver) New(context.Context, string, []string, string) error { return nil }
+
+// Tree implements [volumes.Driver].
+func (d *Driver) Tree(layers, name string) (string, error) { return layers + "/" + name, nil }
+
+// Home implements [volumes.Driver].
+func (d *Driver) Home(layers string) string { return layers }
+
 // Mount implements [volumes.Driver].
 func (d *Driver) Mount(ctx context.Context, f volumes.Features, v volumes.View) (err error) {
 	m := &mounter{view: v, byPath: d.byPath(f)}
@@ -296,7 +305,7 @@ func (d *Driver) Usage(ctx context.Context, layers, name string) (volumes.LayerU
 	}
 	defer dir.Close()
 	u, err := tree.Measure(ctx, int(dir.Fd()), "fs", 0)
-	return volumes.LayerUsage{Bytes: u.Bytes, Partial: u.Partial}, err
+	return volumes.LayerUsage{Bytes: u.Bytes, Entries: u.Entries, Partial: u.Partial}, err
 }
 
 // Remove implements [volumes.Driver].

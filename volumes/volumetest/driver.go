@@ -27,10 +27,12 @@ func (p *place) bare(name string, s slot) (volumes.View, volumes.Features) {
 	}
 	p.check(os.MkdirAll(v.Target, 0o755))
 	p.check(os.MkdirAll(v.Layers+"/"+name, 0o700))
+	p.check(p.Driver.New(p.Context(), v.Layers, []string{name}, ""))
 	scratch := v
 	scratch.Mapped = false
 	scratch.Upper, scratch.Target = name+"-scratch", p.store+"/mnt/"+name+"-scratch/rootfs"
 	p.check(errors.Join(os.MkdirAll(scratch.Target, 0o755), os.MkdirAll(v.Layers+"/"+scratch.Upper, 0o700)))
+	p.check(p.Driver.New(p.Context(), v.Layers, []string{scratch.Upper}, ""))
 	f, err := p.Driver.Probe(p.Context(), scratch)
 	p.check(err)
 	p.takeApart(scratch)
