@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
+	"github.com/concourse/bc-image-plugin/volumes/internal/ids"
 	"github.com/concourse/bc-image-plugin/volumes/internal/userns"
 	"golang.org/x/sys/unix"
 )
@@ -132,7 +133,7 @@ func (p *plan) close() {
 // plan decides which layers are shown under which ownership. Only a copy of the image, where one is needed, is made here, outside of
 // any lock but the image's own.
 func (s *Store) plan(ctx context.Context, host hostRecord, req Request, copied bool) (_ *plan, err error) {
-	id, err := newID()
+	id, err := ids.New()
 	if err != nil {
 		return nil, err
 	}

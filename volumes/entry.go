@@ -2,11 +2,11 @@ package volumes
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 
+	"github.com/concourse/bc-image-plugin/volumes/internal/ids"
 	"golang.org/x/sys/unix"
 )
 
@@ -38,7 +38,7 @@ func (s *Store) readEntry(st state, h Handle) (string, error) {
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return "", ErrNotFound
-	case errors.Is(err, unix.EINVAL), err == nil && !isID(id):
+	case errors.Is(err, unix.EINVAL), err == nil && !ids.Valid(id):
 		return "", fmt.Errorf("entry %q %w", s.entryPath(st, h), errForeign)
 	case err != nil:
 		return "", err
@@ -85,28 +85,4 @@ func (s *Store) removeEntry(st state, h Handle) error {
 		return nil
 	}
 	return err
-}
-
-// idBytes is the length of an ID before it is written in hex: 128 random bits never meet.
-const idBytes = 16
-
-// newID returns a name for layers and mounts. It is taken from the kernel directly: crypto/rand costs start-up time.
-func newID() (string, error) {
-	var b [idBytes]byte
-	for n := 0; n < len(b); {
-		m, err := unix.Getrandom(b[n:], 0)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return "", os.NewSyscallError("getrandom", err)
-		}
-		n += max(m, 0)
-	}
-	return hex.EncodeToString(b[:]), nil
-}
-
-func isID(s string) bool {
-	if len(s) != 2*idBytes {
-		return false
-	}
-	_, err := hex.DecodeString(s)
-	return err == nil
 }

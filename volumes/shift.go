@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
+	"github.com/concourse/bc-image-plugin/volumes/internal/ids"
 	"github.com/concourse/bc-image-plugin/volumes/internal/tree"
 	"github.com/concourse/bc-image-plugin/volumes/internal/userns"
 	"golang.org/x/sys/unix"
@@ -52,7 +53,7 @@ func (s *Store) shiftedCopy(ctx context.Context, host hostRecord, img *Image, ma
 // openCopy opens the copy that link names. ErrNotFound: there is none that can be used.
 func (s *Store) openCopy(link string, host hostRecord) (string, *os.File, error) {
 	layer, err := os.Readlink(link)
-	if errors.Is(err, unix.ENOENT) || (err == nil && !isID(layer)) {
+	if errors.Is(err, unix.ENOENT) || (err == nil && !ids.Valid(layer)) {
 		return "", nil, ErrNotFound
 	}
 	if err != nil {
@@ -98,7 +99,7 @@ func (s *Store) makeCopy(ctx context.Context, host hostRecord, img *Image, maxID
 			return err
 		}
 	}
-	id, err := newID()
+	id, err := ids.New()
 	if err != nil {
 		return err
 	}
@@ -152,7 +153,7 @@ func (s *Store) dropCopy(ctx context.Context, link string) error {
 	if err != nil {
 		return err
 	}
-	if isID(layer) {
+	if ids.Valid(layer) {
 		if err := s.opts.Driver.Remove(ctx, s.path("layers"), layer); err != nil {
 			return err
 		}
@@ -166,7 +167,7 @@ func (s *Store) dropCopy(ctx context.Context, link string) error {
 // unuse takes the mark of container id off the layers, and removes those that nobody uses and whose image is gone.
 func (s *Store) unuse(id string, layers []string) error {
 	for _, layer := range layers {
-		if !isID(layer) {
+		if !ids.Valid(layer) {
 			continue // a torn or foreign record: nothing of ours has such a name
 		}
 		err := os.Remove(s.path("layers", layer, "users", id))

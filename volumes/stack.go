@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
+	"github.com/concourse/bc-image-plugin/volumes/internal/ids"
 	"github.com/concourse/bc-image-plugin/volumes/internal/tree"
 	"golang.org/x/sys/unix"
 )
@@ -75,7 +76,7 @@ func isLayer(name string) bool {
 			return false
 		}
 	}
-	return isID(id)
+	return ids.Valid(id)
 }
 
 // ValidStack says whether name can be a stack's: 64 hex digits, with "-shifted" behind them where root's files belong to the highest id on

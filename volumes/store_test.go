@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/concourse/bc-image-plugin/volumes/internal/ids"
 	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 	"golang.org/x/sys/unix"
 )
@@ -164,7 +165,7 @@ func TestALockedHandleIsWaitedFor(t *testing.T) {
 	if _, err := s.Create(t.Context(), h, privileged(t)); !errors.Is(err, errFake) {
 		t.Fatal(err)
 	}
-	check(t, s.makeEntry(stateDead, h, strings.Repeat("0", 2*idBytes)))
+	check(t, s.makeEntry(stateDead, h, strings.Repeat("0", 32)))
 	unlock, err := s.lock(t.Context(), h)
 	check(t, err)
 	over, cancel := context.WithCancel(t.Context())
@@ -193,11 +194,11 @@ func TestListNamesAnyHandle(t *testing.T) {
 	if _, err := s.Create(t.Context(), handle(t, "h"), privileged(t)); !errors.Is(err, errFake) {
 		t.Fatal(err)
 	}
-	id := strings.Repeat("ab", idBytes)
+	id := strings.Repeat("ab", 16)
 	check(t, s.makeLayer(id, layerRecord{Kind: kindRootfs, Image: "/img", Privileged: true, Created: time.Unix(5, 0).UTC()}))
 	check(t, s.makeEntry(stateLive, handle(t, "a\nb"), id))
-	check(t, s.makeEntry(stateInit, handle(t, "\xff"), strings.Repeat("cd", idBytes)))
-	check(t, s.makeEntry(stateDead, handle(t, "-d"), strings.Repeat("ef", idBytes)))
+	check(t, s.makeEntry(stateInit, handle(t, "\xff"), strings.Repeat("cd", 16)))
+	check(t, s.makeEntry(stateDead, handle(t, "-d"), strings.Repeat("ef", 16)))
 	list, err := s.List(t.Context())
 	check(t, err)
 	slices.SortFunc(list, func(a, b Entry) int { return strings.Compare(a.Handle, b.Handle) })
@@ -223,14 +224,14 @@ func TestListNamesAnyHandle(t *testing.T) {
 func TestIDs(t *testing.T) {
 	seen := map[string]bool{}
 	for range 100 {
-		id, err := newID()
-		if err != nil || !isID(id) || seen[id] {
+		id, err := ids.New()
+		if err != nil || !ids.Valid(id) || seen[id] {
 			t.Fatalf("%q, %v", id, err)
 		}
 		seen[id] = true
 	}
 	for _, s := range []string{"", "..", strings.Repeat("0", 31), strings.Repeat("0", 33), strings.Repeat("g", 32), strings.Repeat("../", 10) + "ab"} {
-		if isID(s) {
+		if ids.Valid(s) {
 			t.Errorf("%q is an ID", s)
 		}
 	}
