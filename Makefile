@@ -13,17 +13,25 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 export BC_TEST_CACHE = $(CACHE)
 
+# The BaggageClaim servers that tests and the demo run (integration/bctest builds them as well, if they are missing).
+SERVERS := $(CACHE)/baggageclaim-v1.11.0 $(CACHE)/baggageclaim-v1.9.1
+
 .PHONY: build test demo bench fuzz lint install setup clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '-s -w -X main.buildVersion=$(VERSION)' -o bin/bc-image-plugin ./cmd/bc-image-plugin
 
-# Debian packages, and the images that tests share, so that no test's time limit includes a download.
-setup:
+# Debian packages, the servers and the images that tests share, so that no test's time limit includes a download.
+setup: $(SERVERS)
 	integration/setup.sh
 	@set -e; if [ "$$(id -u)" = 0 ]; then integration/debian-rootfs.sh $(CACHE)/debian; \
 		integration/debian-rootfs.sh $(CACHE)/debian-git git,ca-certificates,attr,acl; \
 		integration/testdata/git-upstream.sh make $(CACHE)/git-upstream >/dev/null; fi
+
+$(CACHE)/baggageclaim-v1.11.0: integration/baggageclaim/go.mod
+$(CACHE)/baggageclaim-v1.9.1: integration/baggageclaim/v1.9.1/go.mod
+$(SERVERS):
+	CGO_ENABLED=0 $(GO) build -C $(<D) -o $(abspath $@) github.com/concourse/baggageclaim/cmd/baggageclaim
 
 # -p 1: packages make mounts and loop devices; two cores are kept busy by the parallel tests of one.
 test: setup lint
