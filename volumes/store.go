@@ -183,7 +183,7 @@ func (s *Store) refuseForeign() error {
 	for _, n := range names {
 		top, _, _ := strings.Cut(n, ".")
 		switch top {
-		case "layers", "volumes", "caches", "images", "mnt", "lock", "store", "lost+found":
+		case "layers", "volumes", "caches", "images", "mnt", "lock", "store", "server", "lost+found":
 		default:
 			return fmt.Errorf("%w store %q: it is no store and holds %q; use an empty directory, or one that does not exist", ErrInvalid, s.dir, n)
 		}

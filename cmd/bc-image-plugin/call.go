@@ -17,6 +17,7 @@ import (
 
 	"github.com/concourse/bc-image-plugin/cachecopy"
 	"github.com/concourse/bc-image-plugin/volumes"
+	"github.com/concourse/bc-image-plugin/volumes/bcserver"
 	"github.com/concourse/bc-image-plugin/volumes/overlay"
 )
 
@@ -130,12 +131,21 @@ func (c *call) store() *volumes.Store { return c.caches().Store() }
 func (c *call) caches() *cachecopy.Caches {
 	store := volumes.Options{
 		Dir:       c.config.store,
-		Driver:    overlay.New(overlay.Options{IDMap: overlay.IDMap(c.config.idMap)}),
+		Driver:    c.driver(),
 		NeverCopy: overlay.IDMap(c.config.idMap) == overlay.Mount,
 		Warn:      c.warn,
 		Trace:     c.step,
 	}
 	return cachecopy.New(store, cachecopy.Options{MaxBytes: c.config.cacheMaxBytes, MaxAge: c.config.cacheMaxAge})
+}
+
+// driver returns what makes volumes: our own overlays, in volumes of a BaggageClaim server if one is named.
+func (c *call) driver() volumes.Driver {
+	o := overlay.Options{IDMap: overlay.IDMap(c.config.idMap)}
+	if c.config.baggageclaimURL != "" {
+		return bcserver.New(bcserver.Options{URL: c.config.baggageclaimURL, Overlay: o})
+	}
+	return overlay.New(o)
 }
 
 // fact adds to the data of the command's log line.

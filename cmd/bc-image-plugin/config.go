@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/concourse/bc-image-plugin/cachecopy"
+	"github.com/concourse/bc-image-plugin/volumes/bcserver"
 	"github.com/concourse/bc-image-plugin/volumes/overlay"
 )
 
@@ -20,6 +21,7 @@ type config struct {
 	store               string
 	privileged          bool
 	baggageclaimVolumes string
+	baggageclaimURL     string
 	ignoreDiskLimit     bool
 	idMap               string
 	cacheMaxBytes       uint64
@@ -41,6 +43,7 @@ func (c *config) flags() []cli.Flag {
 		text(&c.store, "store", "/var/lib/bc-image-plugin", "keep our volumes in `DIR`"),
 		boolean(&c.privileged, "privileged", "serve privileged containers: their ids are not mapped"),
 		text(&c.baggageclaimVolumes, "baggageclaim-volumes", "", "find baggageclaim:// images in `DIR`, a worker's BaggageClaim volumes directory"),
+		text(&c.baggageclaimURL, "baggageclaim-url", "", "keep containers' files in volumes of the BaggageClaim server at `URL`, such as http://127.0.0.1:7790; it must not be a worker's own"),
 		boolean(&c.ignoreDiskLimit, "ignore-disk-limit", "accept a disk limit although nothing enforces it"),
 		text(&c.idMap, "idmap", string(overlay.Auto), "make unprivileged ownership `HOW`: auto, mount or copy"),
 		&cli.Uint64Flag{Name: "cache-max-bytes", Usage: "keep at most `N` bytes of caches, the least recently used go first (default: a quarter of the store's file system)",
@@ -73,6 +76,13 @@ func (c *config) check() error {
 			return fmt.Errorf("--%s %s: %w", d.flag, quote(*d.dir), err)
 		}
 		*d.dir = path.Clean(*d.dir)
+	}
+	if c.baggageclaimURL != "" {
+		url, err := bcserver.ParseURL(c.baggageclaimURL)
+		if err != nil {
+			return fmt.Errorf("--baggageclaim-url: %w; use one such as http://127.0.0.1:7790", err) // it may hold a password: not said
+		}
+		c.baggageclaimURL = url
 	}
 	switch overlay.IDMap(c.idMap) {
 	case overlay.Auto, overlay.Mount, overlay.Copy:

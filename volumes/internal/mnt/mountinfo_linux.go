@@ -2,6 +2,7 @@ package mnt
 
 import (
 	"bufio"
+	"errors"
 	"os"
 	"strings"
 )
@@ -10,25 +11,15 @@ import (
 // order in which they can be unmounted. It reads the whole of /proc/self/mountinfo, so it is for slow paths only.
 func Below(dir string) ([]string, error) {
 	prefix := strings.TrimSuffix(dir, "/") + "/"
-	f, err := os.Open("/proc/self/mountinfo")
+	table, err := readTable()
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
 	var points []string
-	lines := bufio.NewScanner(f)
-	lines.Buffer(make([]byte, 64<<10), 1<<20)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 5 {
-			continue
+	for _, m := range table {
+		if strings.HasPrefix(m.point, prefix) && m.point != dir {
+			points = append(points, m.point)
 		}
-		if p := unescapeOctal(fields[4]); strings.HasPrefix(p, prefix) && p != dir {
-			points = append(points, p)
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return nil, err
 	}
 	// mountinfo lists a mount after the one it is mounted on.
 	for i, j := 0, len(points)-1; i < j; i, j = i+1, j-1 {
@@ -61,4 +52,57 @@ func isOctal(s string) bool {
 		}
 	}
 	return true
+}
+
+// Source returns another path, in this mount namespace, of the directory that is bind-mounted on point. It reads the whole of
+// /proc/self/mountinfo.
+func Source(point string) (string, error) {
+	table, err := readTable()
+	if err != nil {
+		return "", err
+	}
+	var at *mountLine // the last one is on top
+	for i := range table {
+		if table[i].point == point {
+			at = &table[i]
+		}
+	}
+	if at == nil {
+		return "", &os.PathError{Op: "find the mount on", Path: point, Err: os.ErrNotExist}
+	}
+	want, err := os.Stat(point)
+	if err != nil {
+		return "", err
+	}
+	for _, m := range table {
+		rest, ok := strings.CutPrefix(at.root, strings.TrimSuffix(m.root, "/"))
+		if !ok || m.device != at.device || m.point == point || (rest != "" && rest[0] != '/') {
+			continue
+		}
+		path := strings.TrimSuffix(m.point, "/") + rest
+		if got, err := os.Lstat(path); err == nil && os.SameFile(got, want) {
+			return path, nil
+		}
+	}
+	return "", &os.PathError{Op: "find the directory mounted on", Path: point, Err: errors.New("it has no other path in this mount namespace")}
+}
+
+// mountLine is a line of mountinfo: see proc_pid_mountinfo(5).
+type mountLine struct{ device, root, point string }
+
+func readTable() ([]mountLine, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var all []mountLine
+	lines := bufio.NewScanner(f)
+	lines.Buffer(make([]byte, 64<<10), 1<<20)
+	for lines.Scan() {
+		if f := strings.Fields(lines.Text()); len(f) >= 5 {
+			all = append(all, mountLine{f[2], unescapeOctal(f[3]), unescapeOctal(f[4])})
+		}
+	}
+	return all, lines.Err()
 }

@@ -1,0 +1,153 @@
+package bcserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/concourse/bc-image-plugin/volumes"
+	"github.com/concourse/bc-image-plugin/volumes/internal/mnt"
+	"github.com/concourse/bc-image-plugin/volumes/internal/tree"
+	"golang.org/x/sys/unix"
+)
+
+// Remove implements [volumes.Driver].
+func (d *Driver) Remove(ctx context.Context, layers, name string) error {
+	dir := filepath.Join(layers, name)
+	places, err := placesBelow(dir)
+	if err != nil {
+		return err
+	}
+	for _, p := range places {
+		if err := d.destroy(ctx, layers, p); err != nil {
+			return err
+		}
+	}
+	return d.mounts.Remove(ctx, layers, name)
+}
+
+// placesBelow returns the volumes of the layer whose directory is dir, and of the layers in it: a container's copies.
+func placesBelow(dir string) ([]place, error) {
+	names, err := os.ReadDir(dir)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	dirs := []string{dir}
+	for _, n := range names {
+		if n.IsDir() {
+			dirs = append(dirs, filepath.Join(dir, n.Name()))
+		}
+	}
+	var all []place
+	for _, dir := range dirs {
+		switch p, err := readPlace(dir); {
+		case err == nil:
+			all = append(all, p)
+		case !errors.Is(err, volumes.ErrNotFound):
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// settle is how long a volume that the server no longer knows may be half-made or half-destroyed on its disk before nobody is working on it.
+// Making an empty one takes it less than a millisecond.
+const settle = 2 * time.Second
+
+// destroy makes the server destroy a volume, in whatever state it is, and looks on the disk whether it is gone. After an error it can be
+// called again.
+//
+// The server's word is not enough: it moves a volume to dead/ before it takes it apart, and a failure there is told once; afterwards it has
+// "no such volume", while mount and files stay for ever. What it gave up is removed here, where nothing but a new volume of the same handle could make the
+// server look at it again.
+func (d *Driver) destroy(ctx context.Context, layers string, p place) error {
+	s, err := readServer(layers)
+	if err != nil {
+		return err
+	}
+	if p.volumes == "" {
+		p.volumes = s.Volumes
+	}
+	for end := time.Now().Add(settle); ; {
+		err := d.client.Destroy(ctx, p.handle)
+		switch {
+		case err == nil:
+			return sweep(ctx, s, p)
+		case errors.Is(err, ErrServer):
+			if p.volumes != "" && exists(p.in("live")) {
+				return d.explain(s, err) // it could not even begin
+			}
+			if sweepErr := sweep(ctx, s, p); sweepErr != nil {
+				return fmt.Errorf("%w; what it left: %w", err, sweepErr)
+			}
+			return nil
+		case !errors.Is(err, ErrNoVolume):
+			return err
+		}
+		// It may be about to be made: then it is destroyed as soon as it is, and not before.
+		remembered, err := d.client.Forget(ctx, p.handle)
+		if err != nil {
+			return err
+		}
+		working := p.volumes != "" && (exists(p.in("init")) || exists(p.in("live")))
+		if !remembered && (!working || time.Now().After(end)) {
+			return sweep(ctx, s, p)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("destroy volume %q: the server is still making it: %w", p.handle, context.Cause(ctx))
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// sweep removes what is left on disk of a volume that the server no longer has. Mostly it only looks.
+func sweep(ctx context.Context, s server, p place) error {
+	if p.volumes == "" {
+		return nil // no server has ever answered: none has made it
+	}
+	// Without its directories, nothing can be seen and nothing be said.
+	if !exists(p.volumes + "/live") {
+		return fmt.Errorf("volume %q: the server's directory %q cannot be seen: is its file system mounted?", p.handle, p.volumes)
+	}
+	if exists(p.in("live")) {
+		return fmt.Errorf("volume %q: the server says that it has none, and %q is there: is it another server?", p.handle, p.in("live"))
+	}
+	for _, state := range []string{"dead", "init"} {
+		if !exists(p.in(state)) {
+			continue
+		}
+		if err := mnt.Unmount(ctx, p.in(state)+"/volume", nil); err != nil {
+			if errors.Is(err, unix.EBUSY) {
+				err = fmt.Errorf("%w: %w: something still uses it; find out with: fuser -vm %q", volumes.ErrBusy, err, p.in(state)+"/volume")
+			}
+			return err
+		}
+		if err := removeBelow(ctx, filepath.Join(p.volumes, state), p.handle); err != nil {
+			return err
+		}
+	}
+	if s.Overlays == "" {
+		return nil
+	}
+	return errors.Join(removeBelow(ctx, s.Overlays+"/work", p.handle), removeBelow(ctx, s.Overlays, p.handle))
+}
+
+// removeBelow removes the tree name in the directory dir by descriptor.
+func removeBelow(ctx context.Context, dir, name string) error {
+	if !exists(dir + "/" + name) {
+		return nil
+	}
+	d, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return tree.Remove(ctx, int(d.Fd()), name)
+}
