@@ -178,7 +178,7 @@ func (s *Store) plan(ctx context.Context, host hostRecord, req Request, copied b
 func (s *Store) planImage(ctx context.Context, host hostRecord, p *plan, img *Image, copied bool) (Lower, error) {
 	store := s.realDir()
 	switch {
-	case img.isBelow(store):
+	case img.isBelow(store), s.holds(img):
 		return Lower{}, fmt.Errorf("%w image %q: it is inside the store %q, where other containers' files are", ErrInvalid, img.path, s.dir)
 	case img.contains(store):
 		return Lower{}, fmt.Errorf("%w image %q: the store %q is inside it", ErrInvalid, img.path, s.dir)
@@ -205,6 +205,12 @@ func (s *Store) planImage(ctx context.Context, host hostRecord, p *plan, img *Im
 	p.files = append(p.files, dir)
 	p.record.Lowers = []string{layer}
 	return Lower{Dir: dir}, nil
+}
+
+// holds says whether the image is in a tree of a layer that is not below the store.
+func (s *Store) holds(img *Image) bool {
+	real, err := img.realPath()
+	return err == nil && s.opts.Driver.Holds(s.path("layers"), real)
 }
 
 // build makes what p describes and makes it h's. The lock of the handle is held from the first look to the last rename.

@@ -36,6 +36,9 @@ type Driver interface {
 	// Home returns a directory of the file system that trees are on. It may not exist yet.
 	Home(layers string) string
 
+	// Holds says whether path, absolute and without symlinks, is inside of a layer's tree, of this store or of another one.
+	Holds(layers, path string) bool
+
 	// Mount fills the tree of View.Upper and mounts the merged view on View.Target, an existing empty directory. The merged
 	// root has mode, owner, extended attributes and ACL of the topmost lower (mapped if that layer is); without a lower it is
 	// an empty directory of mode 0755 owned by the container's root.

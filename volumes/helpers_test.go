@@ -107,4 +107,6 @@ func (fakeDriver) New(context.Context, string, []string, string) error { return 
 
 func (fakeDriver) Tree(layers, name string) (string, error) { return layers + "/" + name, nil }
 
+func (fakeDriver) Holds(string, string) bool { return false }
+
 func (fakeDriver) Home(layers string) string { return layers }

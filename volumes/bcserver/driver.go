@@ -67,7 +67,7 @@ func (d *Driver) Probe(ctx context.Context, scratch volumes.View) (volumes.Featu
 const (
 	propStore     = "bc-image-plugin-store"     // path of the store's directory: every volume of ours has it
 	propLayer     = "bc-image-plugin-layer"     // name of the layer it was made for
-	propContainer = "bc-image-plugin-container" // handle of the container it was made for, percent-encoded
+	propContainer = "bc-image-plugin-container" // handle of the container it was made for, percent-encoded like a path
 	propRole      = "bc-image-plugin-role"
 	propCreated   = "bc-image-plugin-created" // RFC 3339
 )
@@ -145,15 +145,18 @@ func request(handle, layers, name, container string) baggageclaim.VolumeRequest 
 	r := baggageclaim.VolumeRequest{
 		Handle: handle, Strategy: baggageclaim.EmptyStrategy{}.Encode(), Privileged: true,
 		Properties: baggageclaim.VolumeProperties{
-			propStore: filepath.Dir(layers), propLayer: name, propRole: role(name, container),
+			propStore: printable(filepath.Dir(layers)), propLayer: name, propRole: role(name, container),
 			propCreated: time.Now().UTC().Format(time.RFC3339),
 		},
 	}
 	if container != "" {
-		r.Properties[propContainer] = url.QueryEscape(container) // it need not be UTF-8, and JSON is
+		r.Properties[propContainer] = printable(container)
 	}
 	return r
 }
+
+// printable percent-encodes a path or a handle: JSON is UTF-8, and these need not be.
+func printable(s string) string { return (&url.URL{Path: s}).EscapedPath() }
 
 // explain adds to the server's bare "failed" what may be the reason, as far as it can be seen from here.
 func (d *Driver) explain(s server, err error) error {
@@ -184,6 +187,25 @@ func (d *Driver) Home(layers string) string {
 		return s.Volumes
 	}
 	return layers
+}
+
+// Holds implements [volumes.Driver]. Images may well be volumes of the same server, but not those that a plugin made.
+func (d *Driver) Holds(layers, path string) bool {
+	s, err := readServer(layers)
+	if err != nil || s.Volumes == "" {
+		return false
+	}
+	if s.Overlays != "" && strings.HasPrefix(path+"/", s.Overlays+"/") {
+		return true
+	}
+	rest, ok := strings.CutPrefix(path, s.Volumes+"/")
+	part := strings.Split(rest, "/") // state, handle, "volume", …
+	if !ok || len(part) < 2 || !ids.Valid(part[1]) {
+		return false
+	}
+	var p baggageclaim.VolumeProperties
+	err = durable.ReadJSON(filepath.Join(s.Volumes, part[0], part[1], "properties.json"), &p)
+	return err == nil && p[propStore] != ""
 }
 
 // Mount implements [volumes.Driver].

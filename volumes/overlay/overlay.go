@@ -73,6 +73,9 @@ func (d *Driver) Tree(layers, name string) (string, error) { return layers + "/"
 // Home implements [volumes.Driver].
 func (d *Driver) Home(layers string) string { return layers }
 
+// Holds implements [volumes.Driver]: all trees are in the store, which knows what is below it.
+func (d *Driver) Holds(string, string) bool { return false }
+
 // Mount implements [volumes.Driver].
 func (d *Driver) Mount(ctx context.Context, f volumes.Features, v volumes.View) (err error) {
 	m := &mounter{view: v, byPath: d.byPath(f)}

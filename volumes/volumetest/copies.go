@@ -108,7 +108,7 @@ func copyOfAnotherBoot(p *place) {
 	old := p.copiesKept()
 	p.check(unix.Unmount(v.Root, unix.MNT_DETACH)) // as after a reboot
 	p.editRecord("layers/"+old[0]+"/layer.json", "boot", "another boot")
-	p.check(os.Truncate(p.store+"/layers/"+old[0]+"/fs/file", 0)) // as after a power cut
+	p.check(os.Truncate(p.store+"/layers/"+old[0]+"/"+p.Upper+"/file", 0)) // as after a power cut
 
 	k := p.create("k", image, unprivileged)
 	if p.read(k.Root+"/file") != "lower" {

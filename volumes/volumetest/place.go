@@ -105,7 +105,7 @@ func (p *place) isEmpty() {
 		}
 	}
 	for _, name := range p.names("") {
-		if !slices.Contains([]string{"caches", "images", "layers", "lock", "mnt", "store.json", "volumes"}, name) {
+		if !slices.Contains([]string{"caches", "images", "layers", "lock", "mnt", "store.json", "volumes"}, name) && name != p.Record {
 			p.Errorf("the store holds %q", name)
 		}
 	}

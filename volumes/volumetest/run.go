@@ -20,6 +20,9 @@ type Config struct {
 	// Upper is where the driver keeps the container's own files below layers/ID.
 	Upper string
 
+	// Record, if not empty, is the file that the driver keeps beside the layers' directory.
+	Record string
+
 	// CanMap: the driver can show a layer of this file system under the other ownership. What a container writes is then canonical on disk.
 	CanMap bool
 

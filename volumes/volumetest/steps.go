@@ -25,6 +25,13 @@ func (d stepped) Probe(ctx context.Context, v volumes.View) (volumes.Features, e
 	return d.Driver.Probe(ctx, v)
 }
 
+func (d stepped) New(ctx context.Context, layers string, names []string, container string) error {
+	d.step("before New")
+	err := d.Driver.New(ctx, layers, names, container)
+	d.step("after New")
+	return err
+}
+
 func (d stepped) Mount(ctx context.Context, f volumes.Features, v volumes.View) error {
 	d.step("before Mount")
 	err := d.Driver.Mount(ctx, f, v)

@@ -35,11 +35,11 @@ func Copy(ctx context.Context, src *os.File, dstDir int, name string, o CopyOpti
 	if err != nil {
 		return err
 	}
+	c := &copier{o: o, dst: dst, linksName: name + ".links", dstDir: dstDir, links: -1}
+	defer c.close()
 	if err := dropACLs(dst.fd()); err != nil {
 		return fmt.Errorf("ACL of %q: %w", name, err)
 	}
-	c := &copier{o: o, dst: dst, linksName: name + ".links", dstDir: dstDir, links: -1}
-	defer c.close()
 	err = Walk(ctx, int(src.Fd()), ".", Visitor{
 		Visit: func(e Entry) error { return c.visit(ctx, e) },
 		Leave: c.leave,
@@ -180,7 +180,7 @@ func inodeName(e Entry) string {
 	return strconv.FormatUint(e.Stat.Dev, 16) + "-" + strconv.FormatUint(e.Stat.Ino, 16)
 }
 
-func (c *copier) regular(ctx context.Context, e Entry) error {
+func (c *copier) regular(ctx context.Context, e Entry) (err error) {
 	in, err := unix.Openat(e.Dir, e.Name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("open", err)
@@ -198,14 +198,11 @@ func (c *copier) regular(ctx context.Context, e Entry) error {
 	if err != nil {
 		return os.NewSyscallError("create", err)
 	}
+	defer func() { err = errors.Join(err, os.NewSyscallError("close", unix.Close(out))) }()
 	if c.buf == nil {
 		c.buf = make([]byte, 128<<10)
 	}
-	if err := copyData(ctx, out, in, st.Size, c.buf); err != nil {
-		unix.Close(out)
-		return err
-	}
-	return os.NewSyscallError("close", unix.Close(out))
+	return copyData(ctx, out, in, st.Size, c.buf)
 }
 
 // copyData copies size bytes: by sharing the extents, else segment by segment with the holes left out.
