@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/concourse/bc-image-plugin/volumes"
+	"github.com/concourse/bc-image-plugin/volumes/internal/ids"
 	"github.com/concourse/bc-image-plugin/volumes/internal/mnt"
 	"github.com/concourse/bc-image-plugin/volumes/internal/tree"
 	"golang.org/x/sys/unix"
@@ -79,8 +80,10 @@ func (d *Driver) destroy(ctx context.Context, layers string, p place) error {
 		switch {
 		case err == nil:
 			return sweep(ctx, s, p)
+		case errors.Is(err, ErrServer) && p.volumes == "":
+			return lose(layers, p)
 		case errors.Is(err, ErrServer):
-			if p.volumes != "" && exists(p.in("live")) {
+			if exists(p.in("live")) {
 				return d.explain(s, err) // it could not even begin
 			}
 			if sweepErr := sweep(ctx, s, p); sweepErr != nil {
@@ -96,6 +99,9 @@ func (d *Driver) destroy(ctx context.Context, layers string, p place) error {
 			return err
 		}
 		working := p.volumes != "" && (exists(p.in("init")) || exists(p.in("live")))
+		if !remembered && p.volumes == "" {
+			return lose(layers, p)
+		}
 		if !remembered && (!working || time.Now().After(end)) {
 			return sweep(ctx, s, p)
 		}
@@ -107,10 +113,48 @@ func (d *Driver) destroy(ctx context.Context, layers string, p place) error {
 	}
 }
 
+// lostPath is a directory that names volumes of which nothing more is known, until there is.
+func lostPath(layers string) string { return filepath.Join(filepath.Dir(layers), "server.lost") }
+
+// lose notes a volume that was asked for from a server that then died, before it had said where its volumes are: what it may have left cannot be
+// looked for yet.
+func lose(layers string, p place) error {
+	if err := os.Mkdir(lostPath(layers), 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	f, err := os.OpenFile(lostPath(layers)+"/"+p.handle, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// findLost destroys what was noted by lose. The server is known now.
+func (d *Driver) findLost(ctx context.Context, layers string) error {
+	names, err := os.ReadDir(lostPath(layers))
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if ids.Valid(n.Name()) {
+			if err := d.destroy(ctx, layers, place{handle: n.Name()}); err != nil {
+				return err
+			}
+		}
+		if err := os.Remove(filepath.Join(lostPath(layers), n.Name())); err != nil {
+			return err
+		}
+	}
+	return os.Remove(lostPath(layers))
+}
+
 // sweep removes what is left on disk of a volume that the server no longer has. Mostly it only looks.
 func sweep(ctx context.Context, s server, p place) error {
 	if p.volumes == "" {
-		return nil // no server has ever answered: none has made it
+		return nil // it was destroyed in an orderly way, by a server of which no more is known
 	}
 	// Without its directories, nothing can be seen and nothing be said.
 	if !exists(p.volumes + "/live") {

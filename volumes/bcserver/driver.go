@@ -55,6 +55,9 @@ func (d *Driver) Probe(ctx context.Context, scratch volumes.View) (volumes.Featu
 	if err := durable.WriteJSON(recordPath(scratch.Layers), s); err != nil {
 		return volumes.Features{}, err
 	}
+	if err := d.findLost(ctx, scratch.Layers); err != nil {
+		return volumes.Features{}, err
+	}
 	scratch.Layers, scratch.Upper = p.tree(), "."
 	f, err := d.mounts.Probe(ctx, scratch)
 	if err != nil {

@@ -1,10 +1,14 @@
 package bcserver
 
 import (
+	"errors"
 	"os"
+	"strings"
 	"testing"
 
+	"github.com/concourse/bc-image-plugin/cachecopy"
 	"github.com/concourse/bc-image-plugin/integration/bctest"
+	"github.com/concourse/bc-image-plugin/volumes"
 	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 )
 
@@ -46,4 +50,70 @@ func wantClean(t testing.TB, s *bctest.Server) {
 func exist(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
+}
+
+// newCaches is a new store on the server at url, with its caches. s is that server, or what is behind url.
+func newCaches(t testing.TB, url string, s *bctest.Server) *cachecopy.Caches {
+	t.Helper()
+	dir := inspect.NewDir(t) + "/store"
+	t.Cleanup(func() {
+		if m := inspect.Mounts(t, dir); len(m) > 0 {
+			t.Errorf("mounts left: %q", m)
+		}
+	})
+	return cachesIn(dir, url)
+}
+
+func cachesIn(dir, url string) *cachecopy.Caches {
+	return cachecopy.New(volumes.Options{Dir: dir, Driver: New(Options{URL: url})}, cachecopy.Options{})
+}
+
+func handle(t testing.TB, s string) volumes.Handle {
+	t.Helper()
+	h, err := volumes.ParseHandle(s)
+	check(t, err)
+	return h
+}
+
+// image is a small image.
+func image(t testing.TB) *volumes.Image {
+	t.Helper()
+	dir := inspect.NewDir(t)
+	check(t, os.WriteFile(dir+"/file", []byte("lower"), 0o644))
+	img, err := volumes.OpenImage(dir)
+	check(t, err)
+	t.Cleanup(func() { img.Close() })
+	return img
+}
+
+// create makes an unprivileged container with one cache.
+func create(t testing.TB, c *cachecopy.Caches, h string) *volumes.Volume {
+	t.Helper()
+	v, err := c.Create(t.Context(), handle(t, h), volumes.Request{Image: image(t)}, cachecopy.Cache{Key: "k", Path: "/c", Promote: cachecopy.Always})
+	check(t, err)
+	if b, err := os.ReadFile(v.Root + "/file"); err != nil || string(b) != "lower" {
+		t.Fatalf("the root file system of %q has %q, %v", h, b, err)
+	}
+	return v
+}
+
+func remove(t testing.TB, c *cachecopy.Caches, h string) volumes.Deleted {
+	t.Helper()
+	d, _, err := c.Delete(t.Context(), handle(t, h))
+	check(t, err)
+	return d
+}
+
+// wantText fails the test if err does not wrap is or does not say all of want.
+func wantText(t testing.TB, err, is error, want ...string) {
+	t.Helper()
+	if !errors.Is(err, is) {
+		t.Errorf("error %v, want one that wraps %q", err, is)
+		return
+	}
+	for _, w := range want {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("error %q does not say %q", err, w)
+		}
+	}
 }
