@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -41,7 +42,9 @@ type Server struct {
 	binary  string
 	port    [2]int // of the API, and of the debugger that cannot be switched off
 	mounted string
-	cmd     *exec.Cmd
+
+	mu  sync.Mutex // a proxy's fault may kill the server beside the test
+	cmd *exec.Cmd
 }
 
 // Start starts a server and waits until it answers.
@@ -139,6 +142,8 @@ func freePort() (int, error) {
 
 // Restart starts the server again after Stop or Kill, on the same directories and port.
 func (s *Server) Restart() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	log, err := os.OpenFile(s.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
@@ -170,7 +175,7 @@ func (s *Server) Restart() error {
 			return nil
 		}
 	}
-	return errors.Join(errors.New("the BaggageClaim server does not answer"), s.Kill())
+	return errors.Join(errors.New("the BaggageClaim server does not answer"), cmd.Process.Kill())
 }
 
 // Stop ends the server in an orderly way. Its mounts stay, as those of any BaggageClaim server do.
@@ -186,6 +191,8 @@ func (s *Server) Pause() error { return s.cmd.Process.Signal(syscall.SIGSTOP) }
 func (s *Server) Continue() error { return s.cmd.Process.Signal(syscall.SIGCONT) }
 
 func (s *Server) signal(sig syscall.Signal) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.cmd == nil {
 		return nil
 	}
