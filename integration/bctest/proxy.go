@@ -1,6 +1,7 @@
 package bctest
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -58,11 +59,12 @@ type Rule struct {
 type Proxy struct {
 	URL string
 
-	target string
-	client http.Transport
-	closed chan struct{}
-	server *http.Server
-	addr   string
+	target   string
+	client   http.Transport
+	closed   chan struct{}
+	server   *http.Server
+	listener net.Listener
+	addr     string
 
 	mu    sync.Mutex
 	rules []*Rule
@@ -85,14 +87,20 @@ func (p *Proxy) listen(addr string) error {
 	if err != nil {
 		return err
 	}
-	p.addr = l.Addr().String()
+	p.addr, p.listener = l.Addr().String(), l
 	p.server = &http.Server{Handler: p}
 	go p.server.Serve(l) // ends with Close
 	return nil
 }
 
 // Refuse makes the proxy close its connections and refuse new ones.
-func (p *Proxy) Refuse() error { return p.server.Close() }
+func (p *Proxy) Refuse() error {
+	p.listener.Close() // by itself: the server closes it only once it serves, and then says that it did already
+	if err := p.server.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
 
 // Accept ends Refuse.
 func (p *Proxy) Accept() error { return p.listen(p.addr) }
@@ -100,7 +108,7 @@ func (p *Proxy) Accept() error { return p.listen(p.addr) }
 // Close ends the proxy.
 func (p *Proxy) Close() error {
 	close(p.closed)
-	return p.server.Close()
+	return p.Refuse()
 }
 
 // Set replaces the rules. The first that is for a request counts.
