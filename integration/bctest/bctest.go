@@ -43,8 +43,9 @@ type Server struct {
 	port    [2]int // of the API, and of the debugger that cannot be switched off
 	mounted string
 
-	mu  sync.Mutex // a proxy's fault may kill the server beside the test
-	cmd *exec.Cmd
+	mu   sync.Mutex // a proxy's fault may kill the server beside the test
+	cmd  *exec.Cmd
+	gone chan struct{} // closed when cmd has ended
 }
 
 // Start starts a server and waits until it answers.
@@ -68,23 +69,37 @@ func Start(o Options) (*Server, error) {
 	if err := errors.Join(os.MkdirAll(s.Volumes, 0o755), os.MkdirAll(s.Overlays, 0o755)); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	for i := range s.port {
-		if s.port[i], err = freePort(); err != nil {
-			return nil, errors.Join(err, s.Close())
+	for range 5 { // somebody else may take a port before the server does
+		err = s.startOnFreePorts()
+		if !errors.Is(err, errEnded) || !strings.Contains(err.Error(), "address already in use") {
+			break
 		}
 	}
-	s.URL = fmt.Sprintf("http://127.0.0.1:%d", s.port[0])
-	if err := s.Restart(); err != nil {
+	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
+func (s *Server) startOnFreePorts() (err error) {
+	for i := range s.port {
+		if s.port[i], err = freePort(); err != nil {
+			return err
+		}
+	}
+	s.URL = fmt.Sprintf("http://127.0.0.1:%d", s.port[0])
+	return s.Restart()
+}
+
 // Build returns the path of the server's binary, which it builds if it is not in the cache of test data.
 func Build(version string) (string, error) {
 	cache := os.Getenv("BC_TEST_CACHE")
-	if cache == "" {
-		cache = filepath.Join(os.TempDir(), "bc-image-plugin-test-cache")
+	if cache == "" { // as for the images of package integration's tests
+		dir, err := os.UserCacheDir()
+		if err != nil {
+			return "", err
+		}
+		cache = filepath.Join(dir, "bc-image-plugin")
 	}
 	path := filepath.Join(cache, "baggageclaim-"+version)
 	if _, err := os.Stat(path); err == nil {
@@ -149,24 +164,34 @@ func (s *Server) Restart() error {
 		return err
 	}
 	defer log.Close()
-	s.cmd = exec.Command(s.binary, "--driver", s.opts.Driver, "--volumes", s.Volumes, "--overlays-dir", s.Overlays,
+	cmd := exec.Command(s.binary, "--driver", s.opts.Driver, "--volumes", s.Volumes, "--overlays-dir", s.Overlays,
 		"--bind-port", fmt.Sprint(s.port[0]), "--debug-bind-port", fmt.Sprint(s.port[1]))
-	s.cmd.Stdout, s.cmd.Stderr = log, log
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // a test that is killed must not leave it behind
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // a test that is killed must not leave it behind
 	if s.opts.Private {
-		s.cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
+		cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
 	}
-	if err := s.cmd.Start(); err != nil {
+	started, gone := make(chan error), make(chan struct{})
+	go func() {
+		// The death that Pdeathsig means is that of the thread which started it (prctl(2)), and Go ends threads at will: this one waits with it.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(gone)
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			cmd.Wait() // ProcessState has the result
+		}
+	}()
+	if err := <-started; err != nil {
 		return err
 	}
-	gone := make(chan error, 1)
-	cmd := s.cmd
-	go func() { gone <- cmd.Wait() }()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	s.cmd, s.gone = cmd, gone
+	for end := time.Now().Add(wait); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		select {
-		case err := <-gone:
+		case <-gone:
 			s.cmd = nil
-			return fmt.Errorf("the BaggageClaim server ended at once: %v: %s", err, s.Log())
+			return fmt.Errorf("%w: %v: %s", errEnded, cmd.ProcessState, s.Log())
 		default:
 		}
 		resp, err := http.Get(s.URL + "/volumes?none=none")
@@ -175,8 +200,13 @@ func (s *Server) Restart() error {
 			return nil
 		}
 	}
-	return errors.Join(errors.New("the BaggageClaim server does not answer"), cmd.Process.Kill())
+	return errors.Join(fmt.Errorf("the BaggageClaim server does not answer after %s: %s", wait, s.Log()), s.end(syscall.SIGKILL))
 }
+
+// wait is how long a server may take to answer, and to end.
+const wait = time.Minute
+
+var errEnded = errors.New("the BaggageClaim server ended at once")
 
 // Stop ends the server in an orderly way. Its mounts stay, as those of any BaggageClaim server do.
 func (s *Server) Stop() error { return s.signal(syscall.SIGTERM) }
@@ -193,36 +223,34 @@ func (s *Server) Continue() error { return s.cmd.Process.Signal(syscall.SIGCONT)
 func (s *Server) signal(sig syscall.Signal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.end(sig)
+}
+
+// end sends the signal and waits for the end. s.mu is held.
+func (s *Server) end(sig syscall.Signal) error {
 	if s.cmd == nil {
 		return nil
 	}
-	cmd := s.cmd
-	s.cmd = nil
-	if err := errors.Join(cmd.Process.Signal(sig), cmd.Process.Signal(syscall.SIGCONT)); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := errors.Join(s.cmd.Process.Signal(sig), s.cmd.Process.Signal(syscall.SIGCONT)); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		if err := cmd.Process.Signal(syscall.Signal(0)); errors.Is(err, os.ErrProcessDone) {
-			return nil
-		}
+	select {
+	case <-s.gone:
+		s.cmd = nil
+		return nil
+	case <-time.After(wait):
+		return fmt.Errorf("the BaggageClaim server (process %d) does not end", s.cmd.Process.Pid)
 	}
-	return errors.New("the BaggageClaim server does not end")
 }
 
 // Close kills the server and takes its mounts off. Its files stay in Options.Dir.
 func (s *Server) Close() error {
 	err := s.Kill()
-	if s.opts.Private {
-		s.Volumes = "" // its mounts went with it
-	}
-	for range 100 { // mounts on mounts
-		points := s.mounts()
-		if len(points) == 0 {
-			break
-		}
-		for _, p := range points {
+	if !s.opts.Private { // those of a private one went with it
+		for _, p := range s.mounts() {
+			// EINVAL: the mount went with one below that it was in.
 			if e := syscall.Unmount(p, syscall.MNT_DETACH); e != nil && !errors.Is(e, syscall.EINVAL) {
-				return errors.Join(err, &os.PathError{Op: "umount", Path: p, Err: e})
+				err = errors.Join(err, &os.PathError{Op: "umount", Path: p, Err: e})
 			}
 		}
 	}
@@ -236,7 +264,7 @@ func (s *Server) Close() error {
 // mounts are the mount points below the volumes, the latest first.
 func (s *Server) mounts() []string {
 	b, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil || s.Volumes == "" {
+	if err != nil {
 		return nil
 	}
 	var all []string
