@@ -402,7 +402,7 @@ func (s *Store) allDurable(layers []string) bool {
 // seal gives the layer in from its record, parent and its first user, and then its name.
 func (s *Store) seal(from, sealed, parent, user, stack string, u LayerUsage) error {
 	dir := s.path("layers", from)
-	if err := writeRecord(dir+"/layer.json", layerRecord{Kind: kindCache, Created: time.Now().UTC(), Stack: stack, Bytes: u.Bytes, Entries: u.Entries}); err != nil {
+	if err := writeRecord(dir+"/layer.json", layerRecord{Kind: kindCache, Driver: s.keeper(), Created: time.Now().UTC(), Stack: stack, Bytes: u.Bytes, Entries: u.Entries}); err != nil {
 		return err
 	}
 	if err := os.Mkdir(dir+"/users", 0o700); err != nil && !errors.Is(err, unix.EEXIST) {

@@ -40,7 +40,8 @@ type Volume struct {
 // layerRecord is layer.json of a layer. It is written once, before the layer is used, and read by stats, list and delete. A power cut may leave
 // it empty; then list and stats know less, and delete removes the layer all the same.
 type layerRecord struct {
-	Kind       string       `json:"kind"` // "rootfs", "shifted", "cache"
+	Kind       string       `json:"kind"`             // "rootfs", "shifted", "cache"
+	Driver     string       `json:"driver,omitempty"` // that must remove it: its tree is not in the layer's directory
 	Created    time.Time    `json:"created"`
 	Boot       string       `json:"boot,omitempty"` // for what holds in one boot only
 	Privileged bool         `json:"privileged,omitempty"`
@@ -108,6 +109,7 @@ type plan struct {
 	view   View // of the root file system; without an image only what copies have in common with it
 	copies []View
 	record layerRecord
+	image  *Image     // nil: there is none
 	owner  uint32     // that the root file system's root must have
 	files  []*os.File // to be closed
 }
@@ -144,7 +146,7 @@ func (s *Store) plan(ctx context.Context, host hostRecord, req Request, copied b
 			Target: rootPath(store, id), Layers: s.path("layers"), Upper: id,
 			Mapped: !req.Privileged, Warn: s.opts.Warn,
 		},
-		record: layerRecord{Kind: kindRootfs, Created: time.Now().UTC(), Boot: host.Boot, Privileged: req.Privileged},
+		record: layerRecord{Kind: kindRootfs, Driver: s.keeper(), Created: time.Now().UTC(), Boot: host.Boot, Privileged: req.Privileged},
 	}
 	defer func() {
 		if err != nil {
@@ -183,6 +185,7 @@ func (s *Store) planImage(ctx context.Context, host hostRecord, p *plan, img *Im
 	case img.contains(store):
 		return Lower{}, fmt.Errorf("%w image %q: the store %q is inside it", ErrInvalid, img.path, s.dir)
 	}
+	p.image = img
 	p.record.Image, p.record.Identity = durable.Text(img.path), img.identity()
 
 	// A layer is mapped exactly when its owner on disk is not the one that the container must see.
@@ -330,6 +333,31 @@ func (s *Store) writeLayerRecord(id string, r layerRecord) error {
 	return writeRecord(s.path("layers", id, "layer.json"), r)
 }
 
+// keeper is the driver's name, if trees are somewhere else than in layers' directories: no other driver could remove them then.
+func (s *Store) keeper() string {
+	if s.home() == s.path("layers") {
+		return ""
+	}
+	return s.opts.Driver.Name()
+}
+
+// removable refuses to remove a layer whose files this driver would not find.
+func (s *Store) removable(layer string, r layerRecord) error {
+	if r.Driver == "" || r.Driver == s.opts.Driver.Name() {
+		return nil
+	}
+	return fmt.Errorf("%w: layer %s was made by driver %q, and only that can remove it: use the flags of then (such as --baggageclaim-url)",
+		ErrUnsupported, layer, r.Driver)
+}
+
+// removeLayer removes a layer that nobody uses.
+func (s *Store) removeLayer(ctx context.Context, layer string) error {
+	if err := s.removable(layer, s.layerInfo(layer)); err != nil {
+		return err
+	}
+	return s.opts.Driver.Remove(ctx, s.path("layers"), layer)
+}
+
 // writeRecord writes a record that need not survive a power cut, and that nobody reads before it is written.
 func writeRecord(path string, r layerRecord) error {
 	b, err := json.Marshal(r)
@@ -373,6 +401,9 @@ func (s *Store) makeMountPoints(p *plan) error {
 // meanwhile: all of these look like success to the calls that made them.
 func verify(p *plan) error {
 	if err := verifyMount(p.view.Target, p.owner, "image "+strconv.Quote(string(p.record.Image))); err != nil {
+		return err
+	}
+	if err := p.image.isThere(); err != nil {
 		return err
 	}
 	if p.view.Mapped {

@@ -26,7 +26,16 @@ func (s *Store) Delete(ctx context.Context, h Handle) (Deleted, error) {
 	step := s.timer()
 	// Garden deletes each container twice, through both slots, and many that never existed: these take no lock.
 	if _, _, err := s.find(h); errors.Is(err, ErrNotFound) {
-		return Deleted{}, nil
+		found, err := s.foundElsewhere(ctx, h)
+		if err == nil && found {
+			_, err = s.open(ctx)
+		}
+		if err != nil {
+			return Deleted{}, fmt.Errorf("delete %q: %w", h.name, s.hint(err))
+		}
+		if !found {
+			return Deleted{}, nil
+		}
 	}
 	d, err := s.remove(ctx, h, step)
 	if err != nil {
@@ -94,6 +103,9 @@ func (s *Store) dismantle(ctx context.Context, id string, finished bool, step fu
 		return nil, err
 	}
 	if err == nil {
+		if err := s.removable(id, r); err != nil {
+			return nil, err
+		}
 		if err := s.unuse(id, r.Lowers); err != nil {
 			return nil, err
 		}

@@ -61,6 +61,9 @@ func (s *Store) Doctor(ctx context.Context) []Finding {
 		add(OK, "unprivileged containers can reach %q", s.path("mnt"))
 	}
 	s.doctorNamespace(add)
+	if e, ok := s.opts.Driver.(Examiner); ok {
+		all = append(all, e.Examine(ctx, s.path("layers"))...)
+	}
 	s.doctorRoom(add)
 	s.doctorLeftovers(ctx, add)
 	return all

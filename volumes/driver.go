@@ -71,6 +71,19 @@ type Driver interface {
 	Remove(ctx context.Context, layers, name string) error
 }
 
+// Finder is a [Driver] whose trees are kept by somebody who lists them: what a lost store directory said about containers can be found there.
+type Finder interface {
+	// Find tells of every tree that was made for a container by the store whose layers' directory is layers: of one container, or of all if
+	// container is "". The name is that of its layer when New made room for it. adopt returns false for a layer that shall not be
+	// known; else its directory exists now, and Find makes it lead to its tree.
+	Find(ctx context.Context, layers, container string, adopt func(container, name string) (bool, error)) error
+}
+
+// Examiner is a [Driver] that has something to say to Doctor about whom it depends on.
+type Examiner interface {
+	Examine(ctx context.Context, layers string) []Finding
+}
+
 // Features is what a driver's Probe found out about host and file system. It is kept in the store's record for the rest of the boot.
 type Features struct {
 	LayerFDs  bool `json:"layer_fds"`  // layers are given to the kernel as descriptors, also of id-mapped mounts

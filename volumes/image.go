@@ -56,6 +56,9 @@ func OpenVolumeImage(volumesDir, volume, sub string) (*Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open BaggageClaim volume %q: %w", volume, err)
 	}
+	if err := refuseEmpty(top, volume); err != nil {
+		return nil, errors.Join(err, top.Close())
+	}
 	shifted, err := readPrivileged(base)
 	if err != nil {
 		top.Close()
@@ -75,6 +78,23 @@ func OpenVolumeImage(volumesDir, volume, sub string) (*Image, error) {
 		return nil, subError(volume, sub, err)
 	}
 	return newImage(dir, parent, shifted)
+}
+
+// refuseEmpty refuses a volume without files: after a reboot a BaggageClaim server mounts its volumes when it starts, and until then there
+// is only the empty directory of each.
+func refuseEmpty(top *os.File, volume string) error {
+	fd, err := unix.Openat(int(top.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: top.Name(), Err: err}
+	}
+	dir := os.NewFile(uintptr(fd), top.Name())
+	defer dir.Close()
+	if _, err := dir.Readdirnames(1); errors.Is(err, io.EOF) {
+		return fmt.Errorf("BaggageClaim volume %q is empty in %q: is its server running, and is this its mount namespace?", volume, top.Name())
+	} else if err != nil {
+		return err
+	}
+	return nil
 }
 
 func subError(volume, sub string, err error) error {
@@ -203,6 +223,19 @@ func (i *Image) isShifted(maxID uint32) bool {
 // changes deeper inside is not noticed.
 func (i *Image) identity() string {
 	return fmt.Sprintf("%x-%x-%x", i.stat.Dev, i.stat.Ino, i.stat.Ctim.Nano())
+}
+
+// isThere says whether the image's path still leads to it. A BaggageClaim server that destroys a volume moves it away before it removes the
+// first file, so a volume that is there has not lost any.
+func (i *Image) isThere() error {
+	var st unix.Stat_t
+	if err := unix.Stat(i.path, &st); err != nil {
+		return fmt.Errorf("image %q was removed meanwhile: %w", i.path, err)
+	}
+	if st.Ino != i.stat.Ino || st.Dev != i.stat.Dev {
+		return fmt.Errorf("image %q was replaced meanwhile: try again", i.path)
+	}
+	return nil
 }
 
 // onOverlay says whether the image is itself inside an overlay mount. Such a directory can be a lower layer, but it can never be id-mapped.

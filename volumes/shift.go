@@ -113,7 +113,7 @@ func (s *Store) makeCopy(ctx context.Context, host hostRecord, img *Image, maxID
 			err = errors.Join(s.hint(err), s.dropCopy(undo, making))
 		}
 	}()
-	r := layerRecord{Kind: kindShifted, Created: time.Now().UTC(), Boot: host.Boot, Image: durable.Text(img.path), Identity: img.identity()}
+	r := layerRecord{Kind: kindShifted, Driver: s.keeper(), Created: time.Now().UTC(), Boot: host.Boot, Image: durable.Text(img.path), Identity: img.identity()}
 	if err := s.makeLayer(id, r); err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (s *Store) dropCopy(ctx context.Context, link string) error {
 		return err
 	}
 	if ids.Valid(layer) {
-		if err := s.opts.Driver.Remove(ctx, s.path("layers"), layer); err != nil {
+		if err := s.removeLayer(ctx, layer); err != nil {
 			return err
 		}
 	}
@@ -206,7 +206,7 @@ func (s *Store) dropUnused(ctx context.Context, layer string) error {
 	if err := removeBelow(ctx, s.path("layers", layer), "fs"); err != nil {
 		return err
 	}
-	if err := s.opts.Driver.Remove(ctx, s.path("layers"), layer); err != nil {
+	if err := s.removeLayer(ctx, layer); err != nil {
 		return err
 	}
 	link := s.path("images", r.Identity+".copy")

@@ -238,7 +238,7 @@ func (s *Store) unmarkLayer(ctx context.Context, layer, user string) error {
 		layer, user = parent, layer
 	}
 	for _, layer := range slices.Backward(unused) {
-		if err := s.opts.Driver.Remove(ctx, s.path("layers"), layer); err != nil {
+		if err := s.removeLayer(ctx, layer); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/concourse/bc-image-plugin/cachecopy"
 	"github.com/concourse/bc-image-plugin/imagespec"
 	"github.com/concourse/bc-image-plugin/volumes"
+	"github.com/concourse/bc-image-plugin/volumes/bcserver"
 )
 
 // create makes a container's root file system and answers with the runtime Spec that names it.
@@ -37,7 +38,7 @@ func create(ctx context.Context, c *call) (answer, error) {
 	if err := refuseUnsupported(c, args); err != nil {
 		return answer{}, fmt.Errorf("create %s: %w", quote(args.handle), err)
 	}
-	image, env, err := openImage(c.config, ref)
+	image, env, err := openImage(ctx, c, ref)
 	if err != nil {
 		return answer{}, fmt.Errorf("create %s: image %s: %w", quote(args.handle), ref.Redacted(), err)
 	}
@@ -88,8 +89,8 @@ func refuseUnsupported(c *call, args createArgs) error {
 }
 
 // openImage opens the directory that ref names, and returns the environment that a Concourse image brings along.
-func openImage(cfg config, ref imagespec.Ref) (*volumes.Image, []string, error) {
-	image, err := openRef(cfg, ref)
+func openImage(ctx context.Context, c *call, ref imagespec.Ref) (*volumes.Image, []string, error) {
+	image, err := openRef(ctx, c, ref)
 	if errors.Is(err, fs.ErrNotExist) && strings.Contains(ref.Dir+ref.SubPath, ":") {
 		err = fmt.Errorf(`%w (gdn makes ":" of the first "#" of a rootfs URL: write a "#" in a name as %%23)`, err)
 	}
@@ -103,15 +104,22 @@ func openImage(cfg config, ref imagespec.Ref) (*volumes.Image, []string, error) 
 	return image, env, nil
 }
 
-func openRef(cfg config, ref imagespec.Ref) (*volumes.Image, error) {
+func openRef(ctx context.Context, c *call, ref imagespec.Ref) (*volumes.Image, error) {
 	if ref.Dir != "" {
 		return volumes.OpenImage(ref.Dir)
 	}
-	if cfg.baggageclaimVolumes == "" {
+	dir := c.config.baggageclaimVolumes
+	if server, ok := c.driver().(*bcserver.Driver); ok && dir == "" {
+		var err error
+		if dir, err = server.VolumesOf(ctx, ref.Volume); err != nil {
+			return nil, err
+		}
+	}
+	if dir == "" {
 		return nil, usagef("to find it, set --baggageclaim-volumes (or %s) to the worker's BaggageClaim volumes directory",
 			envVars("baggageclaim-volumes")[0])
 	}
-	return volumes.OpenVolumeImage(cfg.baggageclaimVolumes, ref.Volume, ref.SubPath)
+	return volumes.OpenVolumeImage(dir, ref.Volume, ref.SubPath)
 }
 
 func imageEnv(image *volumes.Image) ([]string, error) {

@@ -179,6 +179,12 @@ func (c *Client) SetProperty(ctx context.Context, handle, name, value string) er
 	return err
 }
 
+// knowsP2P says whether the server has an API that came with version 1.10.
+func (c *Client) knowsP2P(ctx context.Context) bool {
+	status, _, err := c.exchange(ctx, http.MethodGet, "/p2p-url", nil)
+	return err == nil && status != http.StatusNotFound
+}
+
 // call makes one request. in, if not nil, is sent as JSON, and an answer with a body is read into out. A status that is not wanted is an error.
 func (c *Client) call(ctx context.Context, do, method, at string, in, out any, want ...int) (int, error) {
 	status, body, err := c.exchange(ctx, method, at, in)

@@ -306,4 +306,8 @@ func (d *Driver) trees(layers string, names ...string) ([]string, error) {
 	return all, nil
 }
 
-var _ volumes.Driver = (*Driver)(nil)
+var (
+	_ volumes.Driver   = (*Driver)(nil)
+	_ volumes.Finder   = (*Driver)(nil)
+	_ volumes.Examiner = (*Driver)(nil)
+)

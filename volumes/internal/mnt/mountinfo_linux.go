@@ -87,6 +87,18 @@ func Source(point string) (string, error) {
 	return "", &os.PathError{Op: "find the directory mounted on", Path: point, Err: errors.New("it has no other path in this mount namespace")}
 }
 
+// Stacked returns how many mounts are on point, one on the other. It reads the whole of /proc/self/mountinfo.
+func Stacked(point string) (int, error) {
+	table, err := readTable()
+	n := 0
+	for _, m := range table {
+		if m.point == point {
+			n++
+		}
+	}
+	return n, err
+}
+
 // mountLine is a line of mountinfo: see proc_pid_mountinfo(5).
 type mountLine struct{ device, root, point string }
 
