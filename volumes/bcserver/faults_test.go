@@ -3,13 +3,8 @@ package bcserver
 import (
 	"context"
 	"errors"
-	"io"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
+	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,127 +13,95 @@ import (
 	"github.com/concourse/bc-image-plugin/volumes"
 )
 
-// proxy stands before a real server, and lets a fault have the requests that it is for.
-type proxy struct {
-	URL   string
-	fault atomic.Pointer[fault]
-	hits  atomic.Int32
-}
-
-type fault struct {
-	method, path string // of the requests, path by its beginning; "": all
-	do           func(w http.ResponseWriter, r *http.Request, next http.Handler)
-}
-
-func newProxy(t *testing.T, to string) *proxy {
-	u, err := url.Parse(to)
+func newProxy(t *testing.T, s *bctest.Server) *bctest.Proxy {
+	t.Helper()
+	p, err := bctest.NewProxy(s.URL)
 	check(t, err)
-	p := &proxy{}
-	next := httputil.NewSingleHostReverseProxy(u)
-	next.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		f := p.fault.Load()
-		if f == nil || (f.method != "" && f.method != r.Method) || !strings.HasPrefix(r.URL.Path, f.path) {
-			next.ServeHTTP(w, r)
-			return
-		}
-		p.hits.Add(1)
-		f.do(w, r, next)
-	}))
-	t.Cleanup(s.Close)
-	t.Cleanup(func() { p.fault.Store(nil) })
-	p.URL = s.URL
+	t.Cleanup(func() { check(t, p.Close()) })
 	return p
 }
 
-func answer(status int, body string) func(http.ResponseWriter, *http.Request, http.Handler) {
-	return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
-		w.WriteHeader(status)
-		io.WriteString(w, body)
+// sent is a request that create or delete makes.
+type sent struct{ method, path string }
+
+var (
+	begin   = sent{"POST", "/volumes-async"}
+	poll    = sent{"GET", "/volumes-async/*"}
+	forget  = sent{"DELETE", "/volumes-async/*"}
+	destroy = sent{"DELETE", "/volumes/*"}
+)
+
+// prepare returns what sends r: a create, or the delete of what was created before. It is called with a working server.
+func (r sent) prepare(t *testing.T, c *cachecopy.Caches) func(context.Context) error {
+	if r == destroy {
+		create(t, c, "h")
+		return func(ctx context.Context) error {
+			_, _, err := c.Delete(ctx, handle(t, "h"))
+			return err
+		}
 	}
-}
-
-func hang(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
-	_, _ = io.Copy(io.Discard, r.Body) // else net/http does not see that the client is gone
-	<-r.Context().Done()
-}
-
-func cut(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
-	w.Header().Set("Content-Length", "100")
-	w.WriteHeader(http.StatusOK)
-	io.WriteString(w, `{"handle":`)
-	panic(http.ErrAbortHandler)
-}
-
-// drop lets the server do it, and the answer gets lost.
-func drop(_ http.ResponseWriter, r *http.Request, next http.Handler) {
-	next.ServeHTTP(httptest.NewRecorder(), r)
-	panic(http.ErrAbortHandler)
+	img := image(t)
+	return func(ctx context.Context) error {
+		_, err := c.Create(ctx, handle(t, "h"), volumes.Request{Image: img}, cachecopy.Cache{Key: "k", Path: "/c"})
+		return err
+	}
 }
 
 // Field case 71: every way in which the server can fail ends in time, with an error that tells it from the others, and once the server is well again a delete
 // leaves nothing.
 func TestFaultsOfTheServer(t *testing.T) {
 	s := start(t, bctest.Options{Driver: "overlay"})
-	p := newProxy(t, s.URL)
-	kinds := map[string]struct {
-		do   func(http.ResponseWriter, *http.Request, http.Handler)
-		is   error
-		says string
+	p := newProxy(t, s)
+	for _, k := range []struct {
+		fault bctest.Fault
+		is    error
+		says  string
+		body  bool // only an answer with a body can be spoilt so
 	}{
-		"hangs":              {hang, context.DeadlineExceeded, "no answer yet"},
-		"fails":              {answer(500, `{"error":"failed to do it"}`), ErrServer, `answered 500 "{\"error\":\"failed to do it\"}"`},
-		"is cut short":       {cut, ErrBadAnswer, "broke off"},
-		"talks garbage":      {answer(200, `{"handle":`), ErrBadAnswer, "bad answer"},
-		"is another server":  {answer(404, `<html>not here</html>`), ErrBadAnswer, "is it a BaggageClaim server?"},
-		"redirects":          {answer(302, ``), ErrBadAnswer, "302"},
-		"loses the answer":   {drop, ErrBadAnswer, "broke off"},
-		"says too much":      {func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { flood(w) }, ErrBadAnswer, "bytes"},
-		"names another":      {answer(201, `{"handle":"other"}`), ErrBadAnswer, "other"},
-		"answers with null":  {answer(200, `null`), ErrBadAnswer, "bad answer"},
-		"is of another kind": {answer(418, `I am a teapot`), ErrBadAnswer, "418"},
-	}
-	for kind, k := range kinds {
-		for _, where := range []struct{ method, path string }{{"POST", "/volumes-async"}, {"GET", "/volumes-async/"}, {"DELETE", "/volumes-async/"}, {"DELETE", "/volumes/"}} {
-			if kind == "is another server" && where.method == "DELETE" && where.path == "/volumes-async/" {
-				continue // its own 404 has no body, so any is taken for it there; what is on disk decides
+		{bctest.Silent, context.DeadlineExceeded, "no answer yet", false},
+		{bctest.Hang, context.DeadlineExceeded, "no answer yet", false},
+		{bctest.Reset, ErrBadAnswer, "broke off", false},
+		{bctest.Drop, ErrBadAnswer, "broke off", false},
+		{bctest.Fail, ErrServer, `answered 500`, false},
+		{bctest.Later, ErrServer, `answered 503 "upstream connect error"`, false},
+		{bctest.NoPage, ErrBadAnswer, "is it a BaggageClaim server?", false},
+		{bctest.Moved, ErrBadAnswer, "302", false},
+		{bctest.Empty, ErrBadAnswer, "200", false},
+		{bctest.Odd, ErrBadAnswer, "bad answer", false},
+		{bctest.Cut, ErrBadAnswer, "broke off", true},
+		{bctest.Garbage, ErrBadAnswer, "bad answer", true},
+		{bctest.Huge, ErrBadAnswer, "more than", true},
+	} {
+		for _, r := range []sent{begin, poll, forget, destroy} {
+			if k.body && r.method == "DELETE" {
+				continue
 			}
-			t.Run(kind+" at "+where.method+" "+where.path, func(t *testing.T) {
-				p.fault.Store(nil)
-				caches := newCaches(t, p.URL, s)
-				if where.path == "/volumes/" {
-					create(t, caches, "h")
+			t.Run(string(k.fault)+" at "+r.method+" "+r.path, func(t *testing.T) {
+				p.Set()
+				caches := newCaches(t, p.URL)
+				run := r.prepare(t, caches)
+				p.Requests()
+				p.Set(bctest.Rule{Method: r.method, Path: r.path, Fault: k.fault})
+				limit := 300 * time.Millisecond
+				if k.is != context.DeadlineExceeded {
+					limit = 10 * time.Second
 				}
-				p.hits.Store(0)
-				p.fault.Store(&fault{where.method, where.path, k.do})
-				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
 				defer cancel()
 				began := time.Now()
-				var err error
-				if where.path == "/volumes/" {
-					_, _, err = caches.Delete(ctx, handle(t, "h"))
-				} else {
-					_, err = caches.Create(ctx, handle(t, "h"), volumes.Request{Image: image(t)}, cachecopy.Cache{Key: "k", Path: "/c"})
-				}
-				took := time.Since(began)
-				switch {
-				case p.hits.Load() == 0:
+				err := run(ctx)
+				if !slices.ContainsFunc(p.Requests(), func(s string) bool { return strings.HasPrefix(s, r.method+" "+strings.TrimSuffix(r.path, "*")) }) {
 					t.Fatal("the fault was not met")
-				case where.path == "/volumes/" && kind == "fails":
-					// The proxy answers and the server has done nothing: the volume is still there, and that is what counts.
 				}
-				if !errors.Is(err, k.is) || !strings.Contains(err.Error(), k.says) || !strings.Contains(err.Error(), "BaggageClaim server "+p.URL) {
-					t.Errorf("error %v, want %v and %q", err, k.is, k.says)
-				}
-				if took > 8*time.Second {
-					t.Errorf("it took %s", took)
-				}
+				wantText(t, err, k.is, k.says, "BaggageClaim server "+p.URL, `"h"`)
 				if errors.Is(err, volumes.ErrNotFound) || errors.Is(err, ErrNoVolume) {
 					t.Errorf("error %v says that something does not exist", err)
 				}
-				p.fault.Store(nil)
-				_, _, err = caches.Delete(t.Context(), handle(t, "h"))
-				check(t, err)
+				if took := time.Since(began); took > limit+5*time.Second {
+					t.Errorf("it took %s", took)
+				}
+				p.Set()
+				remove(t, caches, "h")
 				wantClean(t, s)
 				create(t, caches, "h")
 				remove(t, caches, "h")
@@ -148,19 +111,26 @@ func TestFaultsOfTheServer(t *testing.T) {
 	}
 }
 
-func flood(w http.ResponseWriter) {
-	b := make([]byte, 1<<20)
-	for range maxAnswer>>20 + 1 {
-		if _, err := w.Write(b); err != nil {
-			return
-		}
+// A server that says "no such volume" of one that it has is not believed.
+func TestNotFoundIsNotBelieved(t *testing.T) {
+	s := start(t, bctest.Options{Driver: "overlay"})
+	p := newProxy(t, s)
+	caches := newCaches(t, p.URL)
+	create(t, caches, "h")
+	p.Set(bctest.Rule{Method: "DELETE", Path: "/volumes/*", Fault: bctest.Absent})
+	_, _, err := caches.Delete(t.Context(), handle(t, "h"))
+	if err == nil || !strings.Contains(err.Error(), "says that it has none, and") {
+		t.Errorf("error %v", err)
 	}
+	p.Set()
+	remove(t, caches, "h")
+	wantClean(t, s)
 }
 
 // A server that is not there is named, and nothing is waited for. What was not destroyed is destroyed when it is back.
 func TestServerIsDown(t *testing.T) {
 	s := start(t, bctest.Options{Driver: "overlay"})
-	caches := newCaches(t, s.URL, s)
+	caches := newCaches(t, s.URL)
 	create(t, caches, "h")
 	check(t, s.Stop())
 	_, err := caches.Create(t.Context(), handle(t, "k"), volumes.Request{Image: image(t)})
@@ -176,10 +146,10 @@ func TestServerIsDown(t *testing.T) {
 	wantClean(t, s)
 }
 
-// A server that takes connections and answers nothing is left in time, and what is undone meanwhile does not wait as long again.
+// A server that takes connections and answers nothing is left in time, and what is undone then does not wait as long again.
 func TestServerHangs(t *testing.T) {
 	s := start(t, bctest.Options{Driver: "overlay"})
-	caches := newCaches(t, s.URL, s)
+	caches := newCaches(t, s.URL)
 	create(t, caches, "h")
 	check(t, s.Pause())
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -196,37 +166,31 @@ func TestServerHangs(t *testing.T) {
 	wantClean(t, s)
 }
 
-// The server is killed and comes back: at any moment of a create or delete, by whatever it was doing.
+// Field case 73 for the other side: the server is killed at any request of a create or delete, before or after it did what it was asked for. Everything goes on when
+// it is back, on its mounts or without them.
 func TestServerIsKilled(t *testing.T) {
 	for _, driver := range []string{"overlay", "naive"} {
 		t.Run(driver, func(t *testing.T) {
 			s := start(t, bctest.Options{Driver: driver})
-			p := newProxy(t, s.URL)
-			caches := newCaches(t, p.URL, s)
+			p := newProxy(t, s)
+			caches := newCaches(t, p.URL)
 			create(t, caches, "h")
 			remove(t, caches, "h")
-			for _, where := range []struct{ method, path string }{{"POST", "/volumes-async"}, {"GET", "/volumes-async/"}, {"DELETE", "/volumes-async/"}, {"DELETE", "/volumes/"}} {
-				for _, done := range []bool{false, true} { // killed before it gets the request, or when it has done it
-					if where.path == "/volumes/" {
-						create(t, caches, "h")
+			for _, r := range []sent{begin, poll, forget, destroy} {
+				for _, done := range []bool{false, true} {
+					run := r.prepare(t, caches)
+					kill := func() { check(t, s.Kill()) }
+					rules := []bctest.Rule{{Method: r.method, Path: r.path, Count: 1, Fault: bctest.Reset, Before: kill}}
+					if done { // the next request finds it dead
+						rules = []bctest.Rule{{Method: r.method, Path: r.path, Count: 1, Fault: bctest.Drop}, {Count: 1, Fault: bctest.Reset, Before: kill}}
 					}
-					p.fault.Store(&fault{where.method, where.path, func(_ http.ResponseWriter, r *http.Request, next http.Handler) {
-						if done {
-							next.ServeHTTP(httptest.NewRecorder(), r)
-						}
-						check(t, s.Kill())
-						panic(http.ErrAbortHandler)
-					}})
-					var err error
-					if where.path == "/volumes/" {
-						_, _, err = caches.Delete(t.Context(), handle(t, "h"))
-					} else {
-						_, err = caches.Create(t.Context(), handle(t, "h"), volumes.Request{Image: image(t)})
-					}
+					p.Set(rules...)
+					err := run(t.Context())
 					if err == nil || !strings.Contains(err.Error(), p.URL) {
-						t.Errorf("%v %v: error %v", where, done, err)
+						t.Errorf("%v, done %v: error %v", r, done, err)
 					}
-					p.fault.Store(nil)
+					p.Set()
+					check(t, s.Kill())
 					check(t, s.Restart())
 					remove(t, caches, "h")
 					wantClean(t, s)
@@ -239,18 +203,14 @@ func TestServerIsKilled(t *testing.T) {
 // The server is killed over the very first volume, when nobody knows yet where its volumes are: the next look at it finds what that left.
 func TestServerIsKilledOverTheFirstVolume(t *testing.T) {
 	s := start(t, bctest.Options{Driver: "overlay"})
-	p := newProxy(t, s.URL)
-	caches := newCaches(t, p.URL, s)
+	p := newProxy(t, s)
+	caches := newCaches(t, p.URL)
 	for range 2 {
-		p.fault.Store(&fault{"POST", "/volumes-async", func(_ http.ResponseWriter, r *http.Request, next http.Handler) {
-			next.ServeHTTP(httptest.NewRecorder(), r)
-			time.Sleep(50 * time.Millisecond) // long enough to be made, not to be certain
-			check(t, s.Kill())
-			panic(http.ErrAbortHandler)
-		}})
+		p.Set(bctest.Rule{Method: "POST", Count: 1, Fault: bctest.Drop},
+			bctest.Rule{Method: "DELETE", Count: 1, Fault: bctest.Reset, Before: func() { check(t, s.Kill()) }})
 		_, err := caches.Create(t.Context(), handle(t, "h"), volumes.Request{Image: image(t)})
 		wantText(t, err, ErrBadAnswer, "broke off")
-		p.fault.Store(nil)
+		p.Set()
 		check(t, s.Restart())
 		remove(t, caches, "h")
 	}

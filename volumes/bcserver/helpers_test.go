@@ -47,13 +47,8 @@ func wantClean(t testing.TB, s *bctest.Server) {
 	}
 }
 
-func exist(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
-}
-
-// newCaches is a new store on the server at url, with its caches. s is that server, or what is behind url.
-func newCaches(t testing.TB, url string, s *bctest.Server) *cachecopy.Caches {
+// newCaches is a new store on the server at url, with its caches.
+func newCaches(t testing.TB, url string) *cachecopy.Caches {
 	t.Helper()
 	dir := inspect.NewDir(t) + "/store"
 	t.Cleanup(func() {
