@@ -23,7 +23,7 @@ func TestImportDirection(t *testing.T) {
 		"volumes/internal/":     {"volumes/internal/"},
 		"volumes/overlay":       {"volumes", "volumes/internal/"},
 		"volumes/volumetest":    {"volumes", "volumes/overlay", "volumes/internal/", "volumes/volumetest/"},
-		"volumes/bcserver":      {"volumes"},
+		"volumes/bcserver":      {"volumes", "volumes/overlay", "volumes/internal/"},
 		"cachecopy":             {"volumes"},
 		"integration/":          {"imagespec", "volumes", "cachecopy", "integration/"},
 		"integration/snowball/": {"imagespec", "volumes", "cachecopy", "integration/"},

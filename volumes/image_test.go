@@ -75,7 +75,7 @@ func TestOpenVolumeImage(t *testing.T) {
 
 func TestOpenVolumeImageReadsTheVolumesRecord(t *testing.T) {
 	for content, want := range map[string]*bool{"true": new(bool), "false": func() *bool { b := true; return &b }(), "": nil} {
-		volumes, _ := newVolumes(t, nil)
+		volumes, _ := newVolumes(t, map[string]string{"file": ""})
 		if content != "" {
 			check(t, os.WriteFile(volumes+"/live/v/privileged.json", []byte(content), 0o600))
 		}
@@ -86,7 +86,7 @@ func TestOpenVolumeImageReadsTheVolumesRecord(t *testing.T) {
 		}
 		img.Close()
 	}
-	volumes, _ := newVolumes(t, nil)
+	volumes, _ := newVolumes(t, map[string]string{"file": ""})
 	check(t, os.WriteFile(volumes+"/live/v/privileged.json", []byte("maybe"), 0o600))
 	if _, err := OpenVolumeImage(volumes, "v", ""); err == nil || !strings.Contains(err.Error(), "privileged.json") {
 		t.Errorf("a damaged record: %v", err)

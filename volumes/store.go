@@ -169,7 +169,7 @@ func (s *Store) setUp(ctx context.Context, boot string) (hostRecord, error) {
 	}
 	r = hostRecord{Format: format, Driver: s.opts.Driver.Name(), FS: fs, Boot: boot}
 	if err := s.adopt(ctx); err != nil {
-		return r, fmt.Errorf("find the containers of a store whose directory was lost: %w", err)
+		return r, fmt.Errorf("look for containers of an earlier store in this place: %w", err)
 	}
 	if r.Features, err = s.probe(ctx); err != nil {
 		return r, fmt.Errorf("%w: store %q on %s cannot hold volumes: %w", ErrUnsupported, s.dir, fs, err)

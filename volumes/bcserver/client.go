@@ -91,7 +91,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 // [Client.Forget] tell, and Destroy is needed. It must not be called again with one handle: the server would destroy what that volume holds.
 func (c *Client) Start(ctx context.Context, r baggageclaim.VolumeRequest) error {
 	if r.Properties == nil {
-		r.Properties = baggageclaim.VolumeProperties{} // null makes a later SetProperty panic the server
+		r.Properties = baggageclaim.VolumeProperties{} // never null
 	}
 	var future baggageclaim.VolumeFutureResponse
 	_, err := c.call(ctx, fmt.Sprintf("create volume %q", r.Handle), http.MethodPost, "/volumes-async", r, &future, http.StatusCreated)
@@ -179,6 +179,17 @@ func (c *Client) SetProperty(ctx context.Context, handle, name, value string) er
 	return err
 }
 
+// Sees says whether the server finds a file of that name at the top of a volume.
+func (c *Client) Sees(ctx context.Context, handle, name string) (bool, error) {
+	do := fmt.Sprintf("look for file %q in volume %q", name, handle)
+	at := "/volumes/" + handle + "/stream-out?path=" + url.QueryEscape(name)
+	_, err := c.call(ctx, do, http.MethodPut, at, nil, nil, http.StatusOK)
+	if errors.Is(err, ErrNoVolume) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // knowsP2P says whether the server has an API that came with version 1.10.
 func (c *Client) knowsP2P(ctx context.Context) bool {
 	status, _, err := c.exchange(ctx, http.MethodGet, "/p2p-url", nil)
@@ -248,6 +259,7 @@ func (c *Client) exchange(ctx context.Context, method, at string, in any) (statu
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	req.Header.Set("Accept-Encoding", "gzip") // the server asks for it where it sends files; JSON is never compressed
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return 0, nil, classify(ctx, limit, err)

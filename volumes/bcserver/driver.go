@@ -52,6 +52,9 @@ func (d *Driver) Probe(ctx context.Context, scratch volumes.View) (volumes.Featu
 	if err != nil {
 		return volumes.Features{}, err
 	}
+	if err := d.shared(ctx, p); err != nil {
+		return volumes.Features{}, err
+	}
 	if err := durable.WriteJSON(recordPath(scratch.Layers), s); err != nil {
 		return volumes.Features{}, err
 	}
@@ -64,6 +67,23 @@ func (d *Driver) Probe(ctx context.Context, scratch volumes.View) (volumes.Featu
 		err = fmt.Errorf("in a volume of BaggageClaim server %s (driver %s): %w", s.URL, s.Driver, err)
 	}
 	return f, err
+}
+
+// shared looks whether the server sees what is written to its volume here. A server in another mount namespace has its mounts to itself: here
+// are the empty directories below them, which look like volumes.
+func (d *Driver) shared(ctx context.Context, p place) error {
+	const name = "seen"
+	if err := os.WriteFile(p.tree()+"/"+name, nil, 0o600); err != nil {
+		return err
+	}
+	switch sees, err := d.client.Sees(ctx, p.handle, name); {
+	case err != nil:
+		return err
+	case !sees:
+		return fmt.Errorf("%w: BaggageClaim server %s does not see what is written to its volume %q here: it has to run on this host, in this mount namespace",
+			volumes.ErrUnsupported, d.opts.URL, p.tree())
+	}
+	return os.Remove(p.tree() + "/" + name)
 }
 
 // The properties of our volumes. The server knows nothing about them; they are for people, for gc, and for when the store's directory is lost.

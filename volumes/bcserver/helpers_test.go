@@ -1,10 +1,12 @@
 package bcserver
 
 import (
+	"context"
 	"errors"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/concourse/bc-image-plugin/cachecopy"
 	"github.com/concourse/bc-image-plugin/integration/bctest"
@@ -94,7 +96,9 @@ func create(t testing.TB, c *cachecopy.Caches, h string) *volumes.Volume {
 
 func remove(t testing.TB, c *cachecopy.Caches, h string) volumes.Deleted {
 	t.Helper()
-	d, _, err := c.Delete(t.Context(), handle(t, h))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	d, _, err := c.Delete(ctx, handle(t, h))
 	check(t, err)
 	return d
 }
