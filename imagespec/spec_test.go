@@ -72,3 +72,21 @@ func TestCacheID(t *testing.T) {
 		t.Error("not a hash of the whole key")
 	}
 }
+
+func TestAppendJSONWritesWhatEncodingJSONDoes(t *testing.T) {
+	other := specs.Mount{Destination: "/d", UIDMappings: []specs.LinuxIDMapping{{ContainerID: 1, HostID: 2, Size: 3}}}
+	for _, s := range []Spec{
+		NewSpec("/r", nil, nil),
+		NewSpec("/r \" \n\\", []string{"A=b", "B=é\u2028"}, nil),
+		NewSpec("/r", []string{"A"}, []specs.Mount{CacheMount("/c", "/s"), CacheMount("/d", "/t")}),
+		NewSpec("/r", []string{"A"}, []specs.Mount{other, CacheMount("/c", "/s"), {Destination: "/bare"}}),
+	} {
+		want, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.AppendJSON([]byte("x")); err != nil || string(got) != "x"+string(want) {
+			t.Errorf("got  %s, %v\nwant x%s", got, err, want)
+		}
+	}
+}

@@ -39,7 +39,7 @@ type Ended struct {
 
 // Commit notes that the copy is good. It has to be called before what says so is removed from the copy: should this process die, the next delete of the
 // container finds the note.
-func (e *Ended) Commit() error { return touch(e.commit) }
+func (e *Ended) Commit() error { return durable.Touch(e.commit) }
 
 // Mode returns the type and permissions of a file at the top of what the container changed, without following a symlink. fs.ErrNotExist: there is none.
 func (e *Ended) Mode(name string) (os.FileMode, error) {
@@ -408,7 +408,7 @@ func (s *Store) seal(from, sealed, parent, user, stack string, u LayerUsage) err
 	if err := os.Mkdir(dir+"/users", 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	if err := touch(dir + "/users/" + user); err != nil {
+	if err := durable.Touch(dir + "/users/" + user); err != nil {
 		return err
 	}
 	if parent != "" {
@@ -572,7 +572,7 @@ func (s *Store) CommitCopies(ctx context.Context, h Handle) (int, error) {
 	}
 	defer unlock()
 	for n := 0; ; n++ {
-		err := touch(s.path("layers", id, copyName(n), "commit"))
+		err := durable.Touch(s.path("layers", id, copyName(n), "commit"))
 		if errors.Is(err, unix.ENOENT) && n > 0 {
 			return n, nil
 		}

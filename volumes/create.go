@@ -2,7 +2,6 @@ package volumes
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -36,31 +35,6 @@ type Volume struct {
 
 	Copies []string // absolute paths of the copies, in the order of the request
 }
-
-// layerRecord is layer.json of a layer. It is written once, before the layer is used, and read by stats, list and delete. A power cut may leave
-// it empty; then list and stats know less, and delete removes the layer all the same.
-type layerRecord struct {
-	Kind       string       `json:"kind"`             // "rootfs", "shifted", "cache"
-	Driver     string       `json:"driver,omitempty"` // that must remove it: its tree is not in the layer's directory
-	Created    time.Time    `json:"created"`
-	Boot       string       `json:"boot,omitempty"` // for what holds in one boot only
-	Privileged bool         `json:"privileged,omitempty"`
-	Image      durable.Text `json:"image,omitempty"`
-	Identity   string       `json:"image_identity,omitempty"`
-	Lowers     []string     `json:"lowers,omitempty"` // shifted copies that this one uses
-
-	Copies []copyRecord `json:"copies,omitempty"` // of a container
-
-	Stack   string `json:"stack,omitempty"` // of a layer of a stack
-	Bytes   uint64 `json:"bytes,omitempty"`
-	Entries uint64 `json:"entries,omitempty"`
-}
-
-const (
-	kindRootfs  = "rootfs"
-	kindShifted = "shifted"
-	kindCache   = "cache"
-)
 
 // undoTime is how long the clean-up after a failed call may take when the call's own time is over.
 const undoTime = 10 * time.Second
@@ -160,7 +134,7 @@ func (s *Store) plan(ctx context.Context, host hostRecord, req Request, copied b
 	p.view.UpperMapped = p.view.Mapped && canMap
 	needMap := p.view.UpperMapped
 	if req.Image != nil {
-		lower, err := s.planImage(ctx, host, p, req.Image, copied || !canMap)
+		lower, err := s.planImage(ctx, host, p, store, req.Image, copied || !canMap)
 		if err != nil {
 			return nil, err
 		}
@@ -176,9 +150,8 @@ func (s *Store) plan(ctx context.Context, host hostRecord, req Request, copied b
 	return p, nil
 }
 
-// planImage decides how the image is shown: as it is, mapped, or by a shifted copy of it.
-func (s *Store) planImage(ctx context.Context, host hostRecord, p *plan, img *Image, copied bool) (Lower, error) {
-	store := s.realDir()
+// planImage decides how the image is shown: as it is, mapped, or by a shifted copy of it. store is the real path of the store.
+func (s *Store) planImage(ctx context.Context, host hostRecord, p *plan, store string, img *Image, copied bool) (Lower, error) {
 	switch {
 	case img.isBelow(store), s.holds(img):
 		return Lower{}, fmt.Errorf("%w image %q: it is inside the store %q, where other containers' files are", ErrInvalid, img.path, s.dir)
@@ -356,15 +329,6 @@ func (s *Store) removeLayer(ctx context.Context, layer string) error {
 		return err
 	}
 	return s.opts.Driver.Remove(ctx, s.path("layers"), layer)
-}
-
-// writeRecord writes a record that need not survive a power cut, and that nobody reads before it is written.
-func writeRecord(path string, r layerRecord) error {
-	b, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(b, '\n'), 0o600)
 }
 
 // makeMountPoints makes mnt/ID with a directory for each mount, and the directories of the copies' uppers. An unprivileged container's

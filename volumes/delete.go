@@ -96,9 +96,8 @@ func (s *Store) dismantle(ctx context.Context, id string, finished bool, step fu
 		return nil, err
 	}
 	step("unmount")
-	var r layerRecord
 	// Without a record, or with a torn one, no layer of ours is known to be in use by this one.
-	err = durable.ReadJSON(s.path("layers", id, "layer.json"), &r)
+	r, err := readHolds(s.path("layers", id, "layer.json"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, durable.ErrDamaged) {
 		return nil, err
 	}
@@ -123,7 +122,7 @@ func (s *Store) dismantle(ctx context.Context, id string, finished bool, step fu
 
 // removeBelow removes name below the store's directory dir by descriptor.
 func removeBelow(ctx context.Context, dir, name string) error {
-	d, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	d, err := durable.OpenDir(dir, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}

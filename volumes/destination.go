@@ -7,6 +7,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
 	"golang.org/x/sys/unix"
 )
 
@@ -14,7 +15,7 @@ import (
 // What is there already is used. Every look-up happens inside root: an absolute symlink of the image, or one with "..", leads to
 // where it leads for the container (openat2(2) RESOLVE_IN_ROOT).
 func makeDestination(root, at string, owner uint32) (inode, error) {
-	top, err := os.OpenFile(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	top, err := durable.OpenDir(root, unix.O_NOFOLLOW)
 	if err != nil {
 		return inode{}, err
 	}

@@ -76,7 +76,7 @@ func (s *Store) makeEntry(st state, h Handle, id string) error {
 }
 
 func (s *Store) moveEntry(from, to state, h Handle) error {
-	return os.Rename(s.entryPath(from, h), s.entryPath(to, h))
+	return unix.Rename(s.entryPath(from, h), s.entryPath(to, h)) // os.Rename looks first whether the target is a directory
 }
 
 func (s *Store) removeEntry(st state, h Handle) error {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
 	"github.com/concourse/bc-image-plugin/volumes/internal/mnt"
 	"golang.org/x/sys/unix"
 )
@@ -29,7 +30,7 @@ func OpenImage(dir string) (*Image, error) {
 	if !filepath.IsAbs(dir) {
 		return nil, fmt.Errorf("%w image path %q: it must be absolute", ErrInvalid, dir)
 	}
-	f, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	f, err := durable.OpenDir(dir, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +44,7 @@ func OpenVolumeImage(volumesDir, volume, sub string) (*Image, error) {
 	if _, err := ParseHandle(volume); err != nil {
 		return nil, fmt.Errorf("%w BaggageClaim volume %q: it cannot be a name of a directory", ErrInvalid, volume)
 	}
-	live, err := os.OpenFile(filepath.Join(volumesDir, "live"), unix.O_PATH|unix.O_DIRECTORY, 0)
+	live, err := durable.OpenDir(filepath.Join(volumesDir, "live"), 0)
 	if err != nil {
 		return nil, fmt.Errorf("open the live volumes of BaggageClaim: %w", err)
 	}
@@ -129,7 +130,7 @@ func openBeneath(dir *os.File, rel, display string, resolve uint64) (*os.File, e
 // that root's files belong to the highest id.
 func readPrivileged(volumeDir string) (shifted *bool, err error) {
 	f := filepath.Join(volumeDir, "privileged.json")
-	b, err := os.ReadFile(f)
+	b, err := durable.ReadFile(f)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	}

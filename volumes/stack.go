@@ -183,7 +183,7 @@ func (s *Store) makeDurable(ctx context.Context, layer string) error {
 		}
 	}
 	// If this name survives a power cut, so does what was flushed before it.
-	return touch(s.path("layers", layer, "durable"))
+	return durable.Touch(s.path("layers", layer, "durable"))
 }
 
 func syncTree(ctx context.Context, dir string) error {
@@ -195,17 +195,9 @@ func syncTree(ctx context.Context, dir string) error {
 	return tree.Sync(ctx, int(d.Fd()), filepath.Base(dir))
 }
 
-func touch(path string) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
 // markLayer puts user into the layer's users. ENOENT: the layer is gone, or going.
 func (s *Store) markLayer(layer, user string) error {
-	return touch(s.path("layers", layer, "users", user))
+	return durable.Touch(s.path("layers", layer, "users", user))
 }
 
 // unmarkLayer takes user out, and removes the layer if that was the last one, then its parent likewise, and so on.

@@ -50,15 +50,6 @@ func New(opts Options) *Store {
 // format is the version of the layout on disk.
 const format = 1
 
-// hostRecord is store.json: what was found out about host and file system, and for how long it holds.
-type hostRecord struct {
-	Format   int      `json:"format"`
-	Driver   string   `json:"driver"`
-	FS       string   `json:"fs"`   // kind of the file system the store was made on
-	Boot     string   `json:"boot"` // boot id and user namespace in which Features hold
-	Features Features `json:"features"`
-}
-
 // directories of the store and their modes. The container's init crosses the store, mnt and mnt/ID as an unprivileged id; layers
 // holds real setuid-root files and belongs to root alone.
 var directories = []struct {
@@ -92,7 +83,7 @@ func (s *Store) open(ctx context.Context) (hostRecord, error) {
 	if err != nil {
 		return r, err
 	}
-	if err := durable.ReadJSON(s.path("store.json"), &r); err != nil || r.Boot != boot {
+	if r, err = readHost(s.path("store.json")); err != nil || r.Boot != boot {
 		if r, err = s.setUp(ctx, boot); err != nil {
 			return r, err
 		}
@@ -225,7 +216,7 @@ func (s *Store) unprobe(ctx context.Context) error {
 
 // bootKey names this boot and this user namespace: what was found out in one need not hold in another.
 func bootKey() (string, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	id, err := durable.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", err
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -58,7 +57,7 @@ func create(ctx context.Context, c *call) (answer, error) {
 	for i, source := range volume.Copies {
 		mounts = append(mounts, imagespec.CacheMount(ref.Caches[i].Path, source))
 	}
-	spec, err := json.Marshal(imagespec.NewSpec(volume.Root, env, mounts))
+	spec, err := imagespec.NewSpec(volume.Root, env, mounts).AppendJSON(nil)
 	if err != nil {
 		return answer{}, errors.Join(err, undo(ctx))
 	}

@@ -25,6 +25,7 @@ import (
 	"strings"
 
 	"github.com/concourse/bc-image-plugin/volumes"
+	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
 	"github.com/concourse/bc-image-plugin/volumes/internal/mnt"
 	"github.com/concourse/bc-image-plugin/volumes/internal/tree"
 	"golang.org/x/sys/unix"
@@ -170,7 +171,7 @@ func (m *mounter) close() error {
 }
 
 func (m *mounter) open(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	f, err := durable.OpenDir(path, unix.O_NOFOLLOW)
 	if err == nil {
 		m.files = append(m.files, f)
 	}
@@ -302,7 +303,7 @@ func unmountBelow(ctx context.Context, point string) error {
 
 // Usage implements [volumes.Driver].
 func (d *Driver) Usage(ctx context.Context, layers, name string) (volumes.LayerUsage, error) {
-	dir, err := os.OpenFile(filepath.Join(layers, name), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	dir, err := durable.OpenDir(filepath.Join(layers, name), unix.O_NOFOLLOW)
 	if err != nil {
 		return volumes.LayerUsage{}, err
 	}
@@ -313,7 +314,7 @@ func (d *Driver) Usage(ctx context.Context, layers, name string) (volumes.LayerU
 
 // Remove implements [volumes.Driver].
 func (d *Driver) Remove(ctx context.Context, layers, name string) error {
-	dir, err := os.OpenFile(layers, unix.O_PATH|unix.O_DIRECTORY, 0)
+	dir, err := durable.OpenDir(layers, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}

@@ -21,11 +21,11 @@ type Lock struct{ f *os.File }
 
 // OpenLock opens, and makes if need be, the lock file at path.
 func OpenLock(path string) (*Lock, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	fd, err := openFD(path, unix.O_RDWR|unix.O_CREAT, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	return &Lock{f}, nil
+	return &Lock{os.NewFile(uintptr(fd), path)}, nil
 }
 
 // Close releases every lock taken through l. Closing the file alone would leave them to a process that was just forked, until it executes its program

@@ -37,7 +37,7 @@ var ErrDamaged = errors.New("damaged")
 
 // ReadJSON reads a record. fs.ErrNotExist: there is none. One that does not parse is an error that wraps ErrDamaged and names the file.
 func ReadJSON(path string, v any) error {
-	b, err := os.ReadFile(path)
+	b, err := ReadFile(path)
 	if err != nil {
 		return err
 	}
