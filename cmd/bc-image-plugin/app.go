@@ -27,8 +27,29 @@ type program struct {
 // command's answer, or one sentence about its failure, goes to stdout, the log to stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	p := &program{stdout: stdout, stderr: stderr, started: time.Now()}
-	err := p.app().RunContext(ctx, args)
+	ok, err := p.quick(ctx, args)
+	if !ok {
+		err = p.app().RunContext(ctx, args)
+	}
 	return p.exit(err)
+}
+
+// commandWord is a command as the command line names it.
+type commandWord struct {
+	name, usage, argsUsage string
+	do                     command
+}
+
+// commands are the words that may follow the global flags.
+var commands = []commandWord{
+	{"create", "make a container's root file system", createUsage, create},
+	{"delete", "remove what create made; nothing to remove is success", "HANDLE", remove},
+	{"stats", "say how many bytes a container uses", "HANDLE", stats},
+	{"capacity", "say how many bytes the store's file system has", " ", capacity},
+	{"list", "show the containers with their volumes", "[--json]", list},
+	{"cache", "show check caches, drop one, or commit those of a live container", cacheUsage, cache},
+	{"doctor", "say whether this host can do it, and how well", " ", doctor},
+	{"version", "print the version", " ", version},
 }
 
 // app describes the command line to cli, with everything switched off that cli would do by itself: to print on
@@ -48,28 +69,11 @@ func (p *program) app() *cli.App {
 		ExitErrHandler:            func(*cli.Context, error) {},
 		OnUsageError:              p.onUsageError,
 		Action:                    p.withoutCommand,
-		Commands: []*cli.Command{
-			// These take a handle, which may look like a flag, so they read their arguments themselves.
-			{Name: "create", Usage: "make a container's root file system", ArgsUsage: createUsage,
-				SkipFlagParsing: true, Action: p.action(create)},
-			{Name: "delete", Usage: "remove what create made; nothing to remove is success", ArgsUsage: "HANDLE",
-				SkipFlagParsing: true, Action: p.action(remove)},
-			{Name: "stats", Usage: "say how many bytes a container uses", ArgsUsage: "HANDLE",
-				SkipFlagParsing: true, Action: p.action(stats)},
-			{Name: "capacity", Usage: "say how many bytes the store's file system has", ArgsUsage: " ",
-				SkipFlagParsing: true, Action: p.action(capacity)},
-			{Name: "list", Usage: "show the containers with their volumes", ArgsUsage: "[--json]",
-				SkipFlagParsing: true, Action: p.action(list)},
-			{Name: "cache", Usage: "show check caches, drop one, or commit those of a live container", ArgsUsage: cacheUsage,
-				SkipFlagParsing: true, Action: p.action(cache)},
-			{Name: "doctor", Usage: "say whether this host can do it, and how well", ArgsUsage: " ",
-				SkipFlagParsing: true, Action: p.action(doctor)},
-			{Name: "version", Usage: "print the version", ArgsUsage: " ",
-				SkipFlagParsing: true, Action: p.action(version)},
-		},
 	}
-	for _, c := range app.Commands {
-		c.HideHelp = true
+	for _, c := range commands {
+		app.Commands = append(app.Commands, &cli.Command{Name: c.name, Usage: c.usage, ArgsUsage: c.argsUsage, HideHelp: true,
+			SkipFlagParsing: true, // they take a handle, which may look like a flag, so they read their arguments themselves
+			Action:          func(context *cli.Context) error { return p.perform(context.Context, c, context.Args().Slice()) }})
 	}
 	return app
 }

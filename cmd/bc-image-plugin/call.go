@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"github.com/urfave/cli/v2"
 
 	"github.com/concourse/bc-image-plugin/cachecopy"
 	"github.com/concourse/bc-image-plugin/volumes"
@@ -55,21 +54,19 @@ type call struct {
 	last  string
 }
 
-// action runs a command within --timeout and prints its answer.
-func (p *program) action(do command) cli.ActionFunc {
-	return func(c *cli.Context) error {
-		err := p.config.check()
-		p.call = &call{
-			config: p.config, name: c.Command.Name, args: c.Args().Slice(), log: p.newLogger(), started: p.started,
-			facts: logrus.Fields{}, steps: durations{}, last: "start",
-		}
-		if err != nil {
-			return usageError{err}
-		}
-		ctx, cancel := context.WithTimeout(c.Context, p.config.timeout)
-		defer cancel()
-		return p.call.perform(ctx, do, p.stdout)
+// perform runs a command within --timeout and prints its answer.
+func (p *program) perform(ctx context.Context, word commandWord, args []string) error {
+	err := p.config.check()
+	p.call = &call{
+		config: p.config, name: word.name, args: args, log: p.newLogger(), started: p.started,
+		facts: logrus.Fields{}, steps: durations{}, last: "start",
 	}
+	if err != nil {
+		return usageError{err}
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.config.timeout)
+	defer cancel()
+	return p.call.perform(ctx, word.do, p.stdout)
 }
 
 // perform does the work and prints the answer. If that cannot be printed, the work is undone.
