@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/concourse/bc-image-plugin/cachecopy"
+	"github.com/concourse/bc-image-plugin/internal/appendjson"
 	"github.com/concourse/bc-image-plugin/volumes"
 	"github.com/concourse/bc-image-plugin/volumes/bcserver"
 	"github.com/concourse/bc-image-plugin/volumes/overlay"
@@ -211,6 +214,21 @@ func (d durations) String() string {
 		words = append(words, fmt.Sprintf("%s %g", step, d[step]))
 	}
 	return strings.Join(words, ", ")
+}
+
+// append appends d as a JSON object. It is not ok if JSON has no such number.
+func (d durations) append(b []byte) (_ []byte, ok bool) {
+	b = append(b, '{')
+	for i, step := range slices.Sorted(maps.Keys(d)) {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if math.IsNaN(d[step]) || math.IsInf(d[step], 0) {
+			return b, false
+		}
+		b = strconv.AppendFloat(append(appendjson.String(b, step), ':'), d[step], 'f', -1, 64)
+	}
+	return append(b, '}'), true
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -1,10 +1,10 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -12,6 +12,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
+
+	"github.com/concourse/bc-image-plugin/internal/appendjson"
 )
 
 // The values of --log-format.
@@ -70,17 +72,6 @@ func (w quietWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// lagerLine is a log line as gdn's relogger reads it (lager's chug package). data must be an object: gdn writes
-// into it and panics where it is absent or null. Of the keys in it, "error", "trace" and "session" have to be
-// strings, or gdn takes the line for garbage.
-type lagerLine struct {
-	Timestamp string         `json:"timestamp"`
-	Level     string         `json:"level"`
-	Source    string         `json:"source"`
-	Message   string         `json:"message"`
-	Data      map[string]any `json:"data"`
-}
-
 // lagerFormatter writes a log entry as one line of lager JSON, at most maxLineBytes long.
 type lagerFormatter struct{}
 
@@ -98,48 +89,63 @@ func (lagerFormatter) Format(e *logrus.Entry) ([]byte, error) {
 }
 
 // formatLine writes e with every text cut to maxValueBytes. It is not ok if the line is too long even so.
+//
+// A log line is as gdn's relogger reads it (lager's chug package). data must be an object: gdn writes into it and panics where it is absent or null. Of the
+// keys in it, "error", "trace" and "session" have to be strings, or gdn takes the line for garbage.
+//
+// It is appended by hand: encoding/json takes 0.05 ms for it, reflection over its types and all, of the 1.3 ms of a whole command.
 func formatLine(e *logrus.Entry, maxValueBytes int) (line []byte, ok bool) {
-	l := lagerLine{
-		Timestamp: e.Time.UTC().Format(time.RFC3339Nano),
-		Level:     lagerLevel(e.Level),
-		Source:    programName,
-		Message:   cut(readable(e.Message), maxValueBytes),
-		Data:      make(map[string]any, len(e.Data)),
-	}
+	b := e.Time.UTC().AppendFormat(append(make([]byte, 0, 1024), `{"timestamp":"`...), time.RFC3339Nano)
+	b = appendjson.String(append(b, `","level":`...), lagerLevel(e.Level))
+	b = appendjson.String(append(b, `,"source":`...), programName)
+	b = appendjson.String(append(b, `,"message":`...), cut(readable(e.Message), maxValueBytes))
+	b = append(b, `,"data":{`...)
+	data := make(map[string]any, len(e.Data))
 	for key, value := range e.Data {
-		l.Data[cut(readable(key), maxValueBytes)] = logValue(key, value, maxValueBytes)
+		data[cut(readable(key), maxValueBytes)] = value
 	}
-	var b bytes.Buffer
-	encoder := json.NewEncoder(&b) // ends the line
-	encoder.SetEscapeHTML(false)   // "<" is easier to read than "\u003c"
-	err := encoder.Encode(l)
-	return b.Bytes(), err == nil && b.Len() <= maxLineBytes
+	for i, key := range slices.Sorted(maps.Keys(data)) {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendValue(append(appendjson.String(b, key), ':'), key, data[key], maxValueBytes)
+	}
+	b = append(b, "}}\n"...)
+	return b, len(b) <= maxLineBytes
 }
 
-// logValue returns value in a form that always encodes: numbers, truth values, times and lists as they are where gdn takes
-// them, the rest as text.
-func logValue(key string, value any, maxBytes int) any {
+// appendValue appends value in a form that always encodes: numbers, truth values, times and lists as they are where gdn takes them, the rest as
+// text. A list or times that take more than maxBytes are text, too, and cut.
+func appendValue(b []byte, key string, value any, maxBytes int) []byte {
+	start := len(b)
 	switch key {
-	case "error", "trace", "session": // strings, see lagerLine
-		return logText(value, maxBytes)
+	case "error", "trace", "session": // strings, see formatLine
+		return appendjson.String(b, logText(value, maxBytes))
 	}
 	switch v := value.(type) {
-	case bool, int, int64, uint64:
-		return v
+	case bool:
+		return strconv.AppendBool(b, v)
+	case int:
+		return strconv.AppendInt(b, int64(v), 10)
+	case int64:
+		return strconv.AppendInt(b, v, 10)
+	case uint64:
+		return strconv.AppendUint(b, v, 10)
 	case durations:
-		if b, err := json.Marshal(v); err == nil && len(b) <= maxBytes {
-			return v
+		var ok bool
+		if b, ok = v.append(b); ok && len(b)-start <= maxBytes {
+			return b
 		}
 	case []string:
 		texts := make([]string, len(v))
 		for i := range v {
 			texts[i] = logText(v[i], maxBytes)
 		}
-		if b, err := json.Marshal(texts); err == nil && len(b) <= maxBytes {
-			return texts
+		if b = appendjson.Strings(b, texts); len(b)-start <= maxBytes {
+			return b
 		}
 	}
-	return logText(value, maxBytes)
+	return appendjson.String(b[:start], logText(value, maxBytes))
 }
 
 func logText(value any, maxBytes int) string {
