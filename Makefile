@@ -55,7 +55,7 @@ fuzz:
 	done
 
 lint:
-	@bad=$$(gofmt -l cmd imagespec volumes integration $(wildcard cachecopy)); [ -z "$$bad" ] || { echo "gofmt: $$bad"; exit 1; }
+	@bad=$$(gofmt -l cmd imagespec internal volumes integration $(wildcard cachecopy)); [ -z "$$bad" ] || { echo "gofmt: $$bad"; exit 1; }
 	$(GO) vet -tags $(TAGS) ./...
 	$(GO) run $(STATICCHECK) -tags $(TAGS) ./...
 

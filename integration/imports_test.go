@@ -17,9 +17,10 @@ const module = "github.com/concourse/bc-image-plugin"
 // they are needed, so that a user of a library does not get them.
 func TestImportDirection(t *testing.T) {
 	mayImport := map[string][]string{ // of our own packages, by directory prefix; the longest prefix counts
-		"cmd/":                  {"imagespec", "volumes", "volumes/overlay", "volumes/bcserver", "cachecopy"},
-		"imagespec":             {},
-		"volumes":               {"volumes/internal/"},
+		"cmd/":                  {"imagespec", "volumes", "volumes/overlay", "volumes/bcserver", "cachecopy", "internal/"},
+		"internal/":             {},
+		"imagespec":             {"internal/"},
+		"volumes":               {"volumes/internal/", "internal/"},
 		"volumes/internal/":     {"volumes/internal/"},
 		"volumes/overlay":       {"volumes", "volumes/internal/"},
 		"volumes/volumetest":    {"volumes", "volumes/overlay", "volumes/internal/", "volumes/volumetest/"},
