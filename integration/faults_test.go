@@ -15,7 +15,7 @@ import (
 var changing = []string{
 	"mkdirat", "symlinkat", "linkat", "renameat", "renameat2", "unlinkat", "fchownat", "fchown", "lchown", "chown", "fchmodat", "fchmod",
 	"fsetxattr", "lsetxattr", "setxattr", "ftruncate", "fsync", "fdatasync", "pwrite64", "mount", "umount2", "fsopen", "fsconfig", "fsmount",
-	"move_mount", "open_tree", "mount_setattr", "openat2", "flock",
+	"move_mount", "open_tree", "mount_setattr", "openat2",
 }
 
 // faults is a store with one handle, on which the steps of create and delete fail one after the other.

@@ -278,14 +278,10 @@ func (s *Store) build(ctx context.Context, h Handle, host hostRecord, p *plan, r
 	return v, nil
 }
 
-// lock takes the store's shared lock and h's own, in this order, and returns what releases both.
+// lock takes h's lock, and returns what releases it.
 func (s *Store) lock(ctx context.Context, h Handle) (unlock func(), err error) {
 	l, err := durable.OpenLock(s.path("lock"))
 	if err != nil {
-		return nil, err
-	}
-	if err := l.Shared(ctx); err != nil {
-		l.Close()
 		return nil, err
 	}
 	if _, err := l.Name(ctx, durable.Handles, h.name); err != nil {

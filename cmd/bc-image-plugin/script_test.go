@@ -28,6 +28,7 @@ func TestMain(m *testing.M) {
 //	lager FILE COUNT      wants FILE (or stderr) to be COUNT lines as gdn's relogger takes them
 //	snapshot DIR FILE     writes names, modes, owners, times and contents of all below DIR into FILE
 //	tmpfs DIR             makes DIR and mounts a tmpfs on it
+//	[!] lock FILE         holds all byte locks of FILE, or gives them back
 //	[root]                mounts can be made
 //
 // $NL is a newline, $BYTES are bytes that are not UTF-8, $LONG255 and $LONG256 are names of that length.
@@ -36,6 +37,7 @@ func TestScripts(t *testing.T) {
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
+			env.Values[heldLocks{}] = map[string]*os.File{}
 			env.Setenv("NL", "\n")
 			env.Setenv("BYTES", "\xff\xfe")
 			env.Setenv("LONG255", strings.Repeat("n", 255))
@@ -51,6 +53,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": cmdExits, "sentence": cmdSentence, "lager": cmdLager, "snapshot": cmdSnapshot, "tmpfs": cmdTmpfs,
+			"lock": cmdLock,
 		},
 	})
 }
@@ -127,6 +130,26 @@ func cmdSnapshot(ts *testscript.TestScript, neg bool, args []string) {
 		return err
 	}))
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(b.String()), 0o644))
+}
+
+// heldLocks is the key of the files that a script has locked.
+type heldLocks struct{}
+
+// cmdLock takes the locks that commands take (F_OFD_SETLK, fcntl(2)), all of them at once.
+func cmdLock(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: [!] lock FILE")
+	}
+	held := ts.Value(heldLocks{}).(map[string]*os.File)
+	name := ts.MkAbs(args[0])
+	if neg {
+		ts.Check(held[name].Close())
+		return
+	}
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	ts.Check(err)
+	ts.Check(unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})) // a length of 0 is the whole file
+	held[name] = f
 }
 
 // cmdTmpfs gives a script a file system that can hold uppers wherever the tests run: temporary directories often

@@ -31,30 +31,15 @@ func OpenLock(path string) (*Lock, error) {
 // Close releases every lock taken through l. Closing the file alone would leave them to a process that was just forked, until it executes its program
 // or ends.
 func (l *Lock) Close() error {
-	_ = unix.Flock(int(l.f.Fd()), unix.LOCK_UN)
 	_ = unix.FcntlFlock(l.f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK}) // a length of 0 is the whole file
 	return l.f.Close()
-}
-
-// Shared takes the whole file's shared lock, Exclusive the exclusive one (flock(2)). They wait until ctx is done.
-func (l *Lock) Shared(ctx context.Context) error { return l.flock(ctx, unix.LOCK_SH) }
-
-// Exclusive: see Shared.
-func (l *Lock) Exclusive(ctx context.Context) error { return l.flock(ctx, unix.LOCK_EX) }
-
-func (l *Lock) flock(ctx context.Context, how int) error {
-	err := poll(ctx, func() error { return unix.Flock(int(l.f.Fd()), how|unix.LOCK_NB) })
-	if err != nil {
-		return fmt.Errorf("wait for the lock %q: %w", l.f.Name(), err)
-	}
-	return nil
 }
 
 // Name takes the exclusive lock of one name in one space of names, and returns what releases it. It waits until ctx is done.
 //
 // It is a lock on one byte of the file, at an offset made from the name (F_OFD_SETLK, Linux 3.15): as many locks as there are
 // names, without a file for each that somebody would have to remove. Two names that meet at one offset (2^-61) wait for each
-// other and nothing else. These locks and the whole file's are independent of each other.
+// other and nothing else.
 func (l *Lock) Name(ctx context.Context, space Space, name string) (unlock func(), err error) {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(name))
@@ -81,8 +66,8 @@ const (
 
 func (s Space) String() string { return [...]string{"handle", "image", "cache", "record"}[s] }
 
-// poll tries until it works, fails for another reason than being locked, or ctx is done. Polling, since neither flock nor fcntl
-// can wait with a time limit; the pauses stay short beside what a command does under a lock.
+// poll tries until it works, fails for another reason than being locked, or ctx is done. Polling, since fcntl cannot wait with a time
+// limit; the pauses stay short beside what a command does under a lock.
 func poll(ctx context.Context, try func() error) error {
 	delay := 100 * time.Microsecond
 	for {

@@ -48,22 +48,6 @@ func TestNameExcludesTheSameNameOnly(t *testing.T) {
 	}
 }
 
-func TestWholeFileLocks(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "lock")
-	a, b := open(t, path), open(t, path)
-	if err := errors.Join(a.Shared(soon(t)), b.Shared(soon(t))); err != nil {
-		t.Fatal(err)
-	}
-	if err := open(t, path).Exclusive(soon(t)); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("exclusive beside shared: %v, want a time-out", err)
-	}
-	a.Close()
-	b.Close()
-	if err := open(t, path).Exclusive(soon(t)); err != nil {
-		t.Fatalf("a closed file still holds its lock: %v", err)
-	}
-}
-
 // A process that is forked has every open file until it executes its program: a lock outlived the Close of its holder by that time.
 func TestCloseReleasesWhateverElseHasTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
@@ -76,9 +60,6 @@ func TestCloseReleasesWhateverElseHasTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(other)
-	if err := l.Exclusive(soon(t)); err != nil {
-		t.Fatal(err)
-	}
 	for _, name := range []string{"a", "b"} {
 		if _, err := l.Name(soon(t), Caches, name); err != nil {
 			t.Fatal(err)
@@ -86,9 +67,6 @@ func TestCloseReleasesWhateverElseHasTheFile(t *testing.T) {
 	}
 	l.Close()
 	next := open(t, path)
-	if err := next.Exclusive(soon(t)); err != nil {
-		t.Errorf("the whole file: %v", err)
-	}
 	for _, name := range []string{"a", "b"} {
 		if _, err := next.Name(soon(t), Caches, name); err != nil {
 			t.Errorf("name %q: %v", name, err)
