@@ -123,27 +123,48 @@ func (c *Caches) Delete(ctx context.Context, h volumes.Handle) (volumes.Deleted,
 	if err != nil {
 		return d, nil, err
 	}
+	dropped, err := c.evict(ctx, d.Copies)
+	return d, dropped, err
+}
+
+// evict drops caches beyond the bounds if something was promoted.
+func (c *Caches) evict(ctx context.Context, ends []volumes.CopyEnd) ([]volumes.StackInfo, error) {
 	var added uint64
 	promoted := false
-	for _, end := range d.Copies {
+	for _, end := range ends {
 		if end.Promoted {
 			promoted = true
 			added += end.Bytes
 		}
 	}
 	if !promoted {
-		return d, nil, nil
+		return nil, nil
 	}
 	bounds, err := c.bounds()
 	if err != nil {
-		return d, nil, &EvictError{err}
+		return nil, &EvictError{err}
 	}
 	// The container is gone and its caches are safe: that some other cache could not be dropped is a matter of its own.
 	dropped, err := c.store.Evict(ctx, bounds, added)
 	if err != nil {
-		return d, dropped, &EvictError{err}
+		return dropped, &EvictError{err}
 	}
-	return d, dropped, nil
+	return dropped, nil
+}
+
+// GC removes leftovers as volumes.Store.GC does, goes on with deletes that were killed, and drops caches beyond the bounds as Delete does. The list is
+// complete also with an [EvictError].
+func (c *Caches) GC(ctx context.Context, o volumes.GCOptions) ([]volumes.Collected, error) {
+	all, err := c.store.GC(ctx, o)
+	if err != nil {
+		return all, err
+	}
+	var ends []volumes.CopyEnd
+	for _, one := range all {
+		ends = append(ends, one.Deleted.Copies...)
+	}
+	_, err = c.evict(ctx, ends)
+	return all, err
 }
 
 // EvictError says that the container was deleted, and that caches beyond the bounds could not be dropped.

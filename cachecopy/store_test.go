@@ -170,6 +170,7 @@ func (f *fixture) finish() {
 		}
 	}
 	f.verify()
+	inspect.Sound(f.t, f.Store().Check)
 }
 
 // verify reports whatever is in the store that should not be there: mounts, layers that nobody names, users that do not exist, and users that

@@ -57,6 +57,11 @@ func (s *Store) remove(ctx context.Context, h Handle, step func(string)) (Delete
 	if err != nil {
 		return Deleted{}, err
 	}
+	return s.removeFound(ctx, h, st, id, step)
+}
+
+// removeFound removes the container id, whose entry in st is h. The caller holds h's lock.
+func (s *Store) removeFound(ctx context.Context, h Handle, st state, id string, step func(string)) (Deleted, error) {
 	// One that was never finished stays in init: what its copies hold now would look like a change that somebody made.
 	if st == stateLive {
 		switch err := s.moveEntry(st, stateDead, h); {
@@ -105,7 +110,7 @@ func (s *Store) dismantle(ctx context.Context, id string, finished bool, step fu
 		if err := s.removable(id, r); err != nil {
 			return nil, err
 		}
-		if err := s.unuse(id, r.Lowers); err != nil {
+		if err := s.unuse(id, r); err != nil {
 			return nil, err
 		}
 		if len(r.Copies) > 0 {

@@ -49,13 +49,17 @@
 //  5. Nothing on the way of Create and Delete looks at all containers, all mounts or all files: the cost is that of the calls for one.
 //  6. A layer that is in use has a name in users/. The directory is removed, in one call that fails while it holds a name, before the layer is.
 //  7. What was made is looked at, as the container will see it, before Create returns.
+//  8. GC removes what is proven to be of no use, under the lock of who might think otherwise. An entry that cannot be read may name anything.
 //
 // # Locks
 //
-// All are locks of the file STORE/lock, which the kernel releases when a process dies: the whole file, shared by Create and Delete and
-// exclusive for a sweep of leftovers (which does not exist yet); then one byte for each handle; then one byte each for an image, a stack, a record. In this order. The lock of a stack
-// is held for a few calls. That of an image is held while the image is copied or measured, so that this is done once; only who wants the same image waits, with
-// a limit. That of a handle is held for the whole of its Create or Delete.
+// All are locks of one byte of the file STORE/lock, which the kernel releases when a process dies: one for each handle, then one each for an image, the drop of a
+// stack, a stack, a record. In this order. The lock of a stack is held for a few calls. That of an image is held while the image is copied or measured, so that this is
+// done once; only who wants the same image waits, with a limit. That of a handle is held for the whole of its Create or Delete, that of a drop until the layers are gone.
+//
+// There is none of the whole store. Check and GC do without: an exclusive lock would wait for the longest of the creates that run, and keep all others waiting
+// meanwhile, or wait for ever where there is always one. They look at what is owned first and at the owners then. By rule 2, and as an ID comes only once, what has no owner
+// then has none for ever. An owner that may be there and dead (init, dead, making, dropped) is asked for its lock, without waiting.
 //
 // # What is on disk if we die here
 //
@@ -86,6 +90,12 @@
 //
 //	after                       on disk                                 cleaned by
 //	STACK/current renamed       dropped.TOP, and layers only it names   next drop of STACK, next eviction
+//
+// All of this is also cleaned by GC, at any time, and by nothing else:
+//
+//	marks of a container whose layer.json a power cut took     layers/*/users/ID, ID.N, and what they keep from being removed
+//	layers, mounts and mount points whose entry was lost       layers/ID, layers/ID-N, mnt/ID
+//	halves of records                                          store.json.tmp, caches.total.next, caches/STACK/next, images/X.size.tmp
 //
 // A full disk: Create fails and takes back what it made. Delete works; should even its rename need a block, it goes on in live.
 //

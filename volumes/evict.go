@@ -100,7 +100,7 @@ func (s *Store) isLiveCopy(user string) bool {
 func (s *Store) purge(layer string) error {
 	layers, err := s.chain(layer)
 	if err != nil {
-		return err
+		layers = []string{layer} // what is below a damaged one cannot be found from here
 	}
 	for _, l := range layers {
 		users, err := readNames(s.path("layers", l, "users"))
@@ -125,16 +125,30 @@ func (s *Store) DropStack(ctx context.Context, name string) error {
 		// Not quoted: it may be a key, which may be a secret.
 		return fmt.Errorf("%w cache ID: it has to be the 64 hex digits that cache list shows", ErrInvalid)
 	}
-	_, err := s.dropStack(ctx, name, false)
+	_, err := s.dropStack(ctx, name, nil)
 	if err != nil {
 		return fmt.Errorf("drop cache %s: %w", name, s.hint(err))
 	}
 	return nil
 }
 
-// dropStack reports whether it dropped the stack: with unused, one that a container uses stays.
-func (s *Store) dropStack(ctx context.Context, name string, unused bool) (bool, error) {
-	t, err := s.unpublish(ctx, name, unused)
+// dropLock names the lock of who removes what a stack's dropped pointers lead to.
+func dropLock(stack string) string { return "drop of " + stack }
+
+// dropStack reports whether it dropped the stack: one stays that may, if not nil, does not allow.
+func (s *Store) dropStack(ctx context.Context, name string, may func() (bool, error)) (bool, error) {
+	lock, err := durable.OpenLock(s.path("lock"))
+	if errors.Is(err, unix.ENOENT) {
+		return false, ErrNotFound // there is no store yet
+	}
+	if err != nil {
+		return false, err
+	}
+	defer lock.Close()
+	if _, err := lock.Name(ctx, durable.Records, dropLock(name)); err != nil {
+		return false, err
+	}
+	t, err := s.unpublish(ctx, name, may)
 	switch {
 	case errors.Is(err, errDamaged), err == nil && t.layer != "" && !exists(s.path("layers", t.layer)): // it pointed at nothing that can be read
 		err = s.unmarkAll(ctx, name)
@@ -149,7 +163,7 @@ func (s *Store) dropStack(ctx context.Context, name string, unused bool) (bool, 
 // droppedPrefix begins the name of a pointer beside "current" that was the current one: what it leads to is being removed.
 const droppedPrefix = "dropped."
 
-// finishDrops removes the layers of generations that were dropped: now, or by somebody who was killed over it.
+// finishDrops removes the layers of generations that were dropped: now, or by somebody who was killed over it. The caller holds dropLock.
 func (s *Store) finishDrops(ctx context.Context, name string) error {
 	names, err := readNames(s.path("caches", name))
 	if err != nil {
@@ -190,11 +204,8 @@ func (s *Store) finishDrops(ctx context.Context, name string) error {
 // errDamaged: the pointer that was removed could not be read.
 var errDamaged = errors.New("damaged")
 
-func (s *Store) unpublish(ctx context.Context, name string, unused bool) (stackTop, error) {
+func (s *Store) unpublish(ctx context.Context, name string, may func() (bool, error)) (stackTop, error) {
 	unlock, err := s.lockStack(ctx, name)
-	if errors.Is(err, unix.ENOENT) {
-		return stackTop{}, ErrNotFound // there is no store yet
-	}
 	if err != nil {
 		return stackTop{}, err
 	}
@@ -209,9 +220,8 @@ func (s *Store) unpublish(ctx context.Context, name string, unused bool) (stackT
 		}
 		return stackTop{}, errDamaged
 	}
-	if unused {
-		i, err := s.stackInfo(name)
-		if err != nil || i.Users > 0 {
+	if may != nil {
+		if ok, err := may(); err != nil || !ok {
 			return stackTop{}, err
 		}
 	}
@@ -287,7 +297,10 @@ func (s *Store) Evict(ctx context.Context, b Bounds, added uint64) (dropped []St
 		if !old && (b.MaxBytes == 0 || left <= goal) {
 			continue
 		}
-		ok, err := s.dropStack(ctx, i.Name, true)
+		ok, err := s.dropStack(ctx, i.Name, func() (bool, error) {
+			now, err := s.stackInfo(i.Name)
+			return now.Users == 0, err
+		})
 		if err != nil && !errors.Is(err, ErrNotFound) {
 			errs = append(errs, fmt.Errorf("cache %s: %w", i.Name, err))
 		}
@@ -315,7 +328,8 @@ func (s *Store) finishAllDrops(ctx context.Context) error {
 	}
 	for _, name := range names {
 		if ValidStack(name) && !exists(s.stackPointer(name)) {
-			if err := s.finishDrops(ctx, name); err != nil {
+			_, err := s.tryLock(ctx, durable.Records, dropLock(name), func() error { return s.finishDrops(ctx, name) })
+			if err != nil {
 				return err
 			}
 		}

@@ -61,7 +61,11 @@ func readNames(dir string) ([]string, error) {
 		return nil, err
 	}
 	defer d.Close()
-	return d.Readdirnames(-1)
+	names, err := d.Readdirnames(-1)
+	if errors.Is(err, unix.ENOENT) { // it was removed since (fs/readdir.c, iterate_dir)
+		return nil, nil
+	}
+	return names, err
 }
 
 func (s *Store) describe(store string, h Handle, st state, id string) Entry {

@@ -22,8 +22,9 @@ import (
 //	images/IDENTITY.making  -> ID of the layer that is being made
 //	layers/ID/{fs,layer.json,users/}
 //
-// It is not flushed to disk and so holds for one boot only. It stays while its image is there: the container that removes its
-// name from users/ last removes the copy if the image is gone or has changed, and so does whoever makes a copy of another image.
+// It is not flushed to disk and so holds for one boot only, and in one user namespace. It stays while its image is there: the container that removes its
+// name from users/ last removes the copy if the image is gone or has changed, or images/ names another layer by now, and so does whoever makes a copy of
+// another image. One that cannot be used and is in use loses its name in images/ and nothing else.
 
 // shiftedCopy returns the copy of img, made now if there is none. Only the lock of this image is held while it is copied: other images, and all
 // deletes, go on. Who wants the same image waits until ctx is done. It is not marked as used yet, see [Store.use].
@@ -62,6 +63,9 @@ func (s *Store) openCopy(link string, host hostRecord) (string, *os.File, error)
 	var r layerRecord
 	if err := durable.ReadJSON(s.path("layers", layer, "layer.json"), &r); err != nil || r.Boot != host.Boot {
 		return "", nil, ErrNotFound
+	}
+	if !exists(s.path("layers", layer, "users")) {
+		return "", nil, ErrNotFound // its removal was begun
 	}
 	top, err := s.tree(layer)
 	if err != nil {
@@ -144,38 +148,38 @@ func (s *Store) makeCopy(ctx context.Context, host hostRecord, img *Image, maxID
 	return os.Rename(making, link)
 }
 
-// dropCopy removes the layer that link names, whoever uses it, and link. Nothing there is success.
+// dropCopy takes link away, and removes the layer that it names, unless that is in use: then its last user does. Nothing there is success. The caller holds
+// the image's lock.
 func (s *Store) dropCopy(ctx context.Context, link string) error {
 	layer, err := os.Readlink(link)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, unix.EINVAL) { // no symlink: it was not made by a store
 		return err
 	}
 	if ids.Valid(layer) {
-		if err := s.removeLayer(ctx, layer); err != nil {
+		if _, err := s.removeUnused(ctx, layer); err != nil {
 			return err
 		}
 	}
-	if err := os.Remove(link); err != nil && !errors.Is(err, unix.ENOENT) { // gone: the last user was quicker
-		return err
-	}
-	return nil
+	return removeIfThere(link)
 }
 
-// unuse takes the mark of container id off the layers, and removes those that nobody uses and whose image is gone.
-func (s *Store) unuse(id string, layers []string) error {
-	for _, layer := range layers {
+// unuse takes the mark of container id, whose record is r, off the shifted copies it uses, and removes those that nobody uses and no new container will.
+func (s *Store) unuse(id string, r layerRecord) error {
+	for _, layer := range r.Lowers {
 		if !ids.Valid(layer) {
 			continue // a torn or foreign record: nothing of ours has such a name
 		}
-		err := os.Remove(s.path("layers", layer, "users", id))
-		if err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := removeIfThere(s.path("layers", layer, "users", id)); err != nil {
 			return err
 		}
+		if s.isWanted(layer, r) {
+			continue
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), undoTime)
-		err = s.dropUnused(ctx, layer)
+		err := s.dropUnwanted(ctx, layer, r)
 		cancel()
 		if err != nil {
 			return err
@@ -184,38 +188,75 @@ func (s *Store) unuse(id string, layers []string) error {
 	return nil
 }
 
-// dropUnused removes the shifted copy in layer if its image is gone and nobody uses it.
-func (s *Store) dropUnused(ctx context.Context, layer string) error {
-	var r layerRecord
-	if err := durable.ReadJSON(s.path("layers", layer, "layer.json"), &r); err != nil || r.Kind != kindShifted {
+// isWanted says whether new containers of the image in r use the layer.
+func (s *Store) isWanted(layer string, r layerRecord) bool {
+	named, err := os.Readlink(s.path("images", r.Identity+".copy"))
+	return err == nil && named == layer && imageIs(string(r.Image), r.Identity)
+}
+
+// dropUnwanted removes a layer that held a copy of the image in r, if nobody uses it.
+func (s *Store) dropUnwanted(ctx context.Context, layer string, r layerRecord) error {
+	lock, err := durable.OpenLock(s.path("lock"))
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if _, err := lock.Name(ctx, durable.Images, r.Identity); err != nil {
+		return fmt.Errorf("remove the copy of image %q: %w", r.Image, err)
+	}
+	return s.dropUnused(ctx, layer, r)
+}
+
+// dropUnused is dropUnwanted for who holds the image's lock.
+func (s *Store) dropUnused(ctx context.Context, layer string, r layerRecord) error {
+	if s.isWanted(layer, r) {
 		return nil
 	}
-	if imageIs(string(r.Image), r.Identity) {
-		return nil
-	}
-	switch err := os.Remove(s.path("layers", layer, "users")); {
-	case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EEXIST):
-		if thisBoot(r.Boot) {
-			return nil
-		}
-		// Whoever used it is gone, and a power cut may have taken the record that names this layer.
-	case err != nil && !errors.Is(err, unix.ENOENT):
+	if removed, err := s.removeUnused(ctx, layer); err != nil || !removed {
 		return err
 	}
-	// From here on nobody can begin to use it. The record and the link go last: they are what an interrupted removal is found by.
-	if err := removeBelow(ctx, s.path("layers", layer), "fs"); err != nil {
-		return err
-	}
-	if err := s.removeLayer(ctx, layer); err != nil {
-		return err
-	}
+	// The link goes last: an interrupted removal is found by it.
 	link := s.path("images", r.Identity+".copy")
 	if named, err := os.Readlink(link); err == nil && named == layer {
-		if err := os.Remove(link); err != nil && !errors.Is(err, unix.ENOENT) {
-			return err
-		}
+		return removeIfThere(link)
 	}
 	return nil
+}
+
+// removeUnused removes a shifted copy, unless a container may have it mounted.
+func (s *Store) removeUnused(ctx context.Context, layer string) (removed bool, err error) {
+	users := s.path("layers", layer, "users")
+	err = os.Remove(users)
+	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
+		names, err := readNames(users)
+		if err != nil {
+			return false, err
+		}
+		for _, id := range names {
+			if s.mayRun(id) {
+				return false, nil
+			}
+			if err := removeIfThere(users + "/" + id); err != nil {
+				return false, err
+			}
+		}
+		return s.removeUnused(ctx, layer)
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return false, err
+	}
+	// From here on nobody can begin to use it.
+	return true, s.removeLayer(ctx, layer)
+}
+
+// mayRun says whether the container id can have anything mounted: it is there, and was not made in an earlier boot.
+func (s *Store) mayRun(id string) bool {
+	var r layerRecord
+	err := durable.ReadJSON(s.path("layers", id, "layer.json"), &r)
+	if err != nil {
+		return exists(s.path("layers", id))
+	}
+	return thisBoot(r.Boot)
 }
 
 // imageIs says whether the directory at path is still the image of that identity.
@@ -244,11 +285,15 @@ func (s *Store) sweepImages(ctx context.Context) {
 			if err != nil {
 				continue // somebody else removes it
 			}
-			if _, err := os.Lstat(s.path("layers", layer, "layer.json")); errors.Is(err, unix.ENOENT) {
+			var r layerRecord
+			err = durable.ReadJSON(s.path("layers", layer, "layer.json"), &r)
+			switch identity := strings.TrimSuffix(n.Name(), ".copy"); {
+			case errors.Is(err, unix.ENOENT):
 				s.warn(s.dropAbandoned(ctx, n.Name()))
-				continue
+			case err == nil && r.Identity == identity && !imageIs(string(r.Image), identity):
+				_, err := s.tryLock(ctx, durable.Images, identity, func() error { return s.dropUnused(ctx, layer, r) })
+				s.warn(err)
 			}
-			s.warn(s.dropUnused(ctx, layer))
 		case strings.HasSuffix(n.Name(), ".making"):
 			s.warn(s.dropAbandoned(ctx, n.Name()))
 		case strings.HasSuffix(n.Name(), ".size"):
@@ -264,18 +309,7 @@ func (s *Store) sweepImages(ctx context.Context) {
 
 // dropAbandoned removes the copy that images/NAME leads to, of which somebody died who made or removed it: nobody holds the image's lock.
 func (s *Store) dropAbandoned(ctx context.Context, name string) error {
-	lock, err := durable.OpenLock(s.path("lock"))
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	once, cancel := context.WithCancel(ctx)
-	cancel() // who makes a copy is not waited for
 	identity, _, _ := strings.Cut(name, ".")
-	if _, err := lock.Name(once, durable.Images, identity); errors.Is(err, context.Canceled) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	return s.dropCopy(ctx, s.path("images", name))
+	_, err := s.tryLock(ctx, durable.Images, identity, func() error { return s.dropCopy(ctx, s.path("images", name)) })
+	return err
 }

@@ -48,6 +48,7 @@ var commands = []commandWord{
 	{"capacity", "say how many bytes the store's file system has", " ", capacity},
 	{"list", "show the containers with their volumes", "[--json]", list},
 	{"cache", "show check caches, drop one, or commit those of a live container", cacheUsage, cache},
+	{"gc", "remove what killed commands left in the store", gcUsage, gc},
 	{"doctor", "say whether this host can do it, and how well", " ", doctor},
 	{"version", "print the version", " ", version},
 }

@@ -181,4 +181,6 @@ func damagedRecord(p *place) {
 	p.delete("k")
 	p.write(p.store+"/store.json", "")
 	p.delete("h")
+	p.create("k", image, privileged) // writes it anew
+	p.delete("k")
 }

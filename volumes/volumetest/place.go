@@ -90,6 +90,16 @@ func (p *place) tearDown() {
 // stay if images/ names it.
 func (p *place) isEmpty() {
 	p.Helper()
+	p.isEmptyBut("-")
+}
+
+// isEmptyBut is isEmpty where the names that begin with purpose may be left on purpose.
+func (p *place) isEmptyBut(purpose string) {
+	p.Helper()
+	inspect.Sound(p, func(ctx context.Context) ([]volumes.Problem, error) {
+		problems, err := p.Check(ctx)
+		return slices.DeleteFunc(problems, func(one volumes.Problem) bool { return strings.HasPrefix(one.Path, purpose) }), err
+	})
 	if left := inspect.Mounts(p, p.store); len(left) > 0 {
 		p.Errorf("mounts are left: %q", left)
 	}
