@@ -6,6 +6,8 @@ PREFIX    ?= /usr/local
 # Images that are expensive to make (debootstrap) and survive `make clean`.
 CACHE     ?= $(CURDIR)/.cache
 FUZZTIME  ?= 30s
+# Where `make demo` keeps volumes: embedded, or baggageclaim (a server that it starts).
+BACKEND   ?= embedded
 GO        ?= go
 # The version is the commit that was built; outside a checkout it is "unknown".
 VERSION   := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
@@ -40,7 +42,7 @@ test: setup lint
 	@[ -n "$$GDN_BIN" ] || echo "integration/garden was only built: set GDN_BIN to a real gdn to run it"
 
 demo: setup build
-	$(GO) run -tags $(TAGS) ./integration/demo -plugin bin/bc-image-plugin -image $(CACHE)/debian \
+	$(GO) run -tags $(TAGS) ./integration/demo -plugin bin/bc-image-plugin -image $(CACHE)/debian -backend $(BACKEND) \
 		-git-image $(CACHE)/debian-git -git-upstream $(CACHE)/git-upstream
 
 bench: setup build

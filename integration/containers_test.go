@@ -122,9 +122,11 @@ func scriptFor(t *testing.T, image string) (script string, mounts []specs.Mount)
 func onLayer(t *testing.T, store, name string) string {
 	t.Helper()
 	for _, id := range layers(t, store) {
-		path := filepath.Join(store, "layers", id, "fs", name)
-		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-			return path
+		for _, tree := range []string{"fs", "volume/fs"} { // the store's own, and a BaggageClaim volume
+			path := filepath.Join(store, "layers", id, tree, name)
+			if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+				return path
+			}
 		}
 	}
 	t.Fatalf("no layer of %s holds %s", store, name)

@@ -34,13 +34,16 @@ type gdn struct {
 	env    []string // besides our own
 }
 
+// serverFlags are added to those of every plugin while tests run on a BaggageClaim server.
+var serverFlags []string
+
 // newGdn is a server with both slots on one store. extra are global flags for both.
 func newGdn(t testing.TB, store, volumes string, extra ...string) *gdn {
 	args := []string{"--store", store}
 	if volumes != "" {
 		args = append(args, "--baggageclaim-volumes", volumes)
 	}
-	args = append(args, extra...)
+	args = append(append(args, serverFlags...), extra...)
 	return &gdn{t: t, store: store, unprivileged: args, privileged: append(slices.Clone(args), "--privileged")}
 }
 

@@ -114,7 +114,7 @@ func (d gitDemo) check(n int, image, script, upstream string) (received int64, e
 	if err != nil {
 		return 0, err
 	}
-	used, err := exec.Command("du", "-sm", d.store).Output()
+	used, err := exec.Command("du", "-sm", d.layers()).Output()
 	if err != nil {
 		return 0, err
 	}
@@ -127,7 +127,7 @@ func (d gitDemo) check(n int, image, script, upstream string) (received int64, e
 // timed runs the plugin and shows nothing of it.
 func (d gitDemo) timed(args ...string) (string, time.Duration, error) {
 	start := time.Now()
-	out, err := exec.Command(d.plugin, append([]string{"--store", d.store, "--log-level", "error"}, args...)...).Output()
+	out, err := exec.Command(d.plugin, d.flags("lager", append([]string{"--log-level", "error"}, args...))...).Output()
 	took := time.Since(start)
 	if err != nil {
 		return "", took, fmt.Errorf("%s: %w: %s", args[0], err, out)

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/concourse/bc-image-plugin/integration/bctest"
 	"github.com/concourse/bc-image-plugin/integration/bundle"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -25,8 +26,9 @@ func main() {
 	gitImage := flag.String("git-image", ".cache/debian-git", "a root file system with git in it")
 	gitUpstream := flag.String("git-upstream", ".cache/git-upstream", "a repository to clone, of git-upstream.sh")
 	scripts := flag.String("scripts", "integration/testdata", "where git-upstream.sh and git-check.sh are")
+	backend := flag.String("backend", "embedded", "where volumes are: embedded, or baggageclaim for a server that the demo starts")
 	flag.Parse()
-	if err := run(*plugin, *image, *gitImage, *gitUpstream, *scripts); err != nil {
+	if err := run(*plugin, *image, *gitImage, *gitUpstream, *scripts, *backend); err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
 	}
@@ -35,12 +37,13 @@ func main() {
 // demo is one run: a store and a directory for bundles, both removed at the end.
 type demo struct {
 	plugin, image, store, work string
+	server                     *bctest.Server // nil: the embedded store
 }
 
 // maxID is the host id of an unprivileged container's root: the highest there is.
 const maxID = 4294967294
 
-func run(plugin, image, gitImage, gitUpstream, scripts string) (err error) {
+func run(plugin, image, gitImage, gitUpstream, scripts, backend string) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("it mounts file systems and starts containers: run it as root")
 	}
@@ -70,6 +73,15 @@ func run(plugin, image, gitImage, gitUpstream, scripts string) (err error) {
 		}
 		err = errors.Join(err, os.RemoveAll(d.work))
 	}()
+
+	if backend == "baggageclaim" {
+		title("0. A BaggageClaim server of our own, driver overlay")
+		if d.server, err = bctest.Start(bctest.Options{Dir: d.work + "/server", Driver: "overlay"}); err != nil {
+			return err
+		}
+		fmt.Printf("   %s, volumes in %s\n", d.server.URL, d.server.Volumes)
+		defer func() { err = errors.Join(err, d.server.Close()) }()
+	}
 
 	title("1. Can this host do it?")
 	out, err := d.call("doctor")
@@ -110,7 +122,7 @@ func run(plugin, image, gitImage, gitUpstream, scripts string) (err error) {
 	}
 
 	title("5. What it left on disk, in the container's own layer: owners are those of the container")
-	if err := show("find", filepath.Join(d.store, "layers"), "-path", "*/fs/*", "!", "-type", "d", "-printf", "   %M %u:%g %s bytes  .../fs/%P\n"); err != nil {
+	if err := show("find", d.layers(), "-path", "*/fs/*", "!", "-type", "d", "-printf", "   %M %u:%g %s bytes  .../fs/%P\n"); err != nil {
 		return err
 	}
 	if out, err = d.call("stats", handle); err != nil {
@@ -146,8 +158,9 @@ func run(plugin, image, gitImage, gitUpstream, scripts string) (err error) {
 
 // call runs the plugin as gdn does, shows the command, and what it logged about its steps.
 func (d demo) call(args ...string) (string, error) {
-	args = append([]string{"--store", d.store, "--log-format", "text"}, args...)
-	fmt.Printf("   $ bc-image-plugin %s\n", strings.Join(args[4:], " "))
+	command := strings.Join(args, " ")
+	fmt.Printf("   $ bc-image-plugin %s\n", command)
+	args = d.flags("text", args)
 	cmd := exec.Command(d.plugin, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -157,9 +170,26 @@ func (d demo) call(args ...string) (string, error) {
 	fmt.Print(indent(stderr.String()))
 	fmt.Printf("   (%.1f ms with the start of the process)\n", float64(took.Microseconds())/1000)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w: %s", args[4], err, stdout.String())
+		return "", fmt.Errorf("%s: %w: %s", command, err, stdout.String())
 	}
 	return stdout.String(), nil
+}
+
+// flags puts the global flags of the demo before args.
+func (d demo) flags(logFormat string, args []string) []string {
+	all := []string{"--store", d.store, "--log-format", logFormat}
+	if d.server != nil {
+		all = append(all, "--baggageclaim-url", d.server.URL)
+	}
+	return append(all, args...)
+}
+
+// layers is where containers' files are on disk.
+func (d demo) layers() string {
+	if d.server != nil {
+		return d.server.Volumes + "/live"
+	}
+	return d.store + "/layers"
 }
 
 func (d demo) container(plugin specs.Spec, script string) error {
@@ -202,6 +232,14 @@ func (d demo) nothingLeft() error {
 		}
 		fmt.Printf("   %-13s %d entries\n", dir+":", len(names))
 		left += len(names)
+	}
+	if d.server != nil {
+		volumes, err := d.server.Left()
+		if err != nil {
+			return err
+		}
+		fmt.Printf("   %-13s %d volumes\n", "server:", len(volumes))
+		left += len(volumes)
 	}
 	if n != 0 || left != 0 {
 		return errors.New("something is left")
