@@ -81,7 +81,7 @@ func (s *Store) look(ctx context.Context) (*look, error) {
 	for _, step := range []func() error{
 		// What is owned, then who owns it.
 		l.readLayers, l.readMounts, l.readDrops, l.readEntries, l.readImages,
-		l.judgeEntries, l.judgeMounts, l.judgeLayers, l.judgeStacks, l.judgeImages, l.judgeRecords,
+		l.judgeEntries, l.judgeMounts, l.judgeLayers, l.judgeStacks, l.judgeImages, l.judgeRecords, l.judgeStrays,
 	} {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -96,6 +96,19 @@ func (s *Store) look(ctx context.Context) (*look, error) {
 // add notes a problem.
 func (l *look) add(path, text string, collect func(context.Context) (Deleted, error)) {
 	l.found = append(l.found, Problem{Path: path, Text: text, collect: collect})
+}
+
+// judgeStrays finds trees that the driver keeps elsewhere, and no layer leads to.
+func (l *look) judgeStrays() error {
+	sweeper, ok := l.opts.Driver.(Sweeper)
+	if !ok || !exists(l.path("layers")) {
+		return nil
+	}
+	strays, err := sweeper.Strays(l.ctx, l.path("layers"))
+	for _, s := range strays {
+		l.add(s.Name, "no layer has it", func(ctx context.Context) (Deleted, error) { return Deleted{}, s.Remove(ctx) })
+	}
+	return err
 }
 
 // readLayers is first: everything else is about whom they belong to.

@@ -84,6 +84,19 @@ type Examiner interface {
 	Examine(ctx context.Context, layers string) []Finding
 }
 
+// Sweeper is a [Driver] whose trees are kept by somebody who lists them: there may be some that no layer leads to any more.
+type Sweeper interface {
+	// Strays returns those trees that were made for the store whose layers' directory is layers, and that nothing in it leads to. A tree that is being
+	// made or removed meanwhile is not among them, or its Remove finds nothing.
+	Strays(ctx context.Context, layers string) ([]Stray, error)
+}
+
+// Stray is a tree that nobody needs.
+type Stray struct {
+	Name   string // what it is and where, for messages
+	Remove func(context.Context) error
+}
+
 // Features is what a driver's Probe found out about host and file system. It is kept in the store's record for the rest of the boot.
 type Features struct {
 	LayerFDs  bool `json:"layer_fds"`  // layers are given to the kernel as descriptors, also of id-mapped mounts

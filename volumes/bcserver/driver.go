@@ -330,4 +330,5 @@ var (
 	_ volumes.Driver   = (*Driver)(nil)
 	_ volumes.Finder   = (*Driver)(nil)
 	_ volumes.Examiner = (*Driver)(nil)
+	_ volumes.Sweeper  = (*Driver)(nil)
 )

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"path/filepath"
 
 	"github.com/concourse/bc-image-plugin/volumes"
+	"github.com/concourse/bc-image-plugin/volumes/internal/ids"
 	"github.com/concourse/bc-image-plugin/volumes/internal/mnt"
 )
 
@@ -41,6 +43,51 @@ func (d *Driver) Find(ctx context.Context, layers, container string, adopt func(
 		}
 	}
 	return nil
+}
+
+// Strays implements [volumes.Sweeper]: the server's volumes of this store to which no layer's pointer leads.
+//
+// A pointer is made before its volume and removed after it, and its layer changes its name once at most, when a copy becomes a layer of its own. So who
+// lists the volumes first, and then misses a pointer twice, has found a volume that has none.
+//
+// Where containers were found by Find, after the store's directory was lost, layers of caches and copies of images are no strays: what the containers
+// stand on is not known any more.
+func (d *Driver) Strays(ctx context.Context, layers string) ([]volumes.Stray, error) {
+	all, err := d.client.List(ctx, map[string]string{propStore: printable(filepath.Dir(layers))})
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	known := map[string]bool{}
+	found := false
+	for range 2 {
+		names, err := os.ReadDir(layers)
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range names {
+			dir := filepath.Join(layers, n.Name())
+			places, err := placesBelow(dir)
+			if err != nil {
+				return nil, err
+			}
+			for _, p := range places {
+				known[p.handle] = true
+			}
+			// The record is made before the pointer, but for a found one, which has none.
+			found = found || len(places) > 0 && ids.Valid(n.Name()) && !exists(dir+"/layer.json") && exists(dir)
+		}
+	}
+	var strays []volumes.Stray
+	for _, v := range all {
+		if r := v.Properties[propRole]; known[v.Handle] || !ids.Valid(v.Handle) || found && (r == roleLayer || r == roleImage) {
+			continue
+		}
+		strays = append(strays, volumes.Stray{
+			Name:   fmt.Sprintf("volume %s of BaggageClaim server %s", v.Handle, d.opts.URL),
+			Remove: func(ctx context.Context) error { return d.destroy(ctx, layers, place{handle: v.Handle}) },
+		})
+	}
+	return strays, nil
 }
 
 // VolumesOf returns the server's directory of volumes, if it has a volume of that name: an image.

@@ -52,13 +52,24 @@ func wantClean(t testing.TB, s *bctest.Server) {
 // newCaches is a new store on the server at url, with its caches.
 func newCaches(t testing.TB, url string) *cachecopy.Caches {
 	t.Helper()
+	c, _ := storeAt(t, url)
+	return c
+}
+
+// storeAt is a new store on the server at url, and its directory. At the end of the test it must be in order.
+func storeAt(t testing.TB, url string) (*cachecopy.Caches, string) {
+	t.Helper()
 	dir := inspect.NewDir(t) + "/store"
+	c := cachesIn(dir, url)
 	t.Cleanup(func() {
 		if m := inspect.Mounts(t, dir); len(m) > 0 {
 			t.Errorf("mounts left: %q", m)
 		}
+		if problems, err := c.Store().Check(context.Background()); err != nil || len(problems) > 0 {
+			t.Errorf("the store at the end of the test: %q, %v", problems, err)
+		}
 	})
-	return cachesIn(dir, url)
+	return c, dir
 }
 
 func cachesIn(dir, url string) *cachecopy.Caches {
