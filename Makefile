@@ -45,8 +45,9 @@ demo: setup build
 	$(GO) run -tags $(TAGS) ./integration/demo -plugin bin/bc-image-plugin -image $(CACHE)/debian -backend $(BACKEND) \
 		-git-image $(CACHE)/debian-git -git-upstream $(CACHE)/git-upstream
 
+# One table of everything, which goes to docs/benchmarks.md as well. Its tests are of the disk: some minutes.
 bench: setup build
-	$(GO) test -tags $(TAGS) -run '^$$' -bench . -benchtime 200x -timeout 30m ./integration/... ./volumes/... ./cachecopy
+	$(GO) run -tags $(TAGS) ./integration/bench -plugin bin/bc-image-plugin
 
 # Each fuzz target for FUZZTIME; their corpora also run in `make test`.
 fuzz:

@@ -26,6 +26,7 @@ func TestImportDirection(t *testing.T) {
 		"volumes/volumetest":    {"volumes", "volumes/overlay", "volumes/internal/", "volumes/volumetest/"},
 		"volumes/bcserver":      {"volumes", "volumes/overlay", "volumes/internal/"},
 		"cachecopy":             {"volumes"},
+		"integration/bench":     {"volumes", "volumes/overlay", "cachecopy", "integration/"},
 		"integration/":          {"imagespec", "volumes", "cachecopy", "integration/"},
 		"integration/snowball/": {"imagespec", "volumes", "cachecopy", "integration/"},
 	}

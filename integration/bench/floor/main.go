@@ -1,6 +1,7 @@
 // Command floor makes and removes one unprivileged overlay volume with nothing but the system calls that this takes: no options, no checks, no
 // locks, no second look, no answer. It says how much of a command's time is the kernel's, and is used by the benchmarks only.
 //
+//	floor                        nothing: the floor of all
 //	floor create IMAGE STORE     one upper in STORE/layers/h, mounted on STORE/mnt/h/rootfs, both layers id-mapped 0↔4294967294
 //	floor delete STORE
 package main
@@ -12,10 +13,10 @@ import (
 )
 
 func main() {
-	switch args := arguments(); args[1] {
-	case "create":
+	switch args := arguments(); {
+	case len(args) == 4 && args[1] == "create":
 		create(args[2], args[3])
-	case "delete":
+	case len(args) == 3 && args[1] == "delete":
 		remove(args[2])
 	}
 }
