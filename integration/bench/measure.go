@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -19,6 +20,9 @@ func (p *place) measure(r *report, x extent) error {
 	}
 	sides, err := p.commandSides(image)
 	if err != nil {
+		return err
+	}
+	if err := p.settle(); err != nil {
 		return err
 	}
 	m := newMeter()
@@ -40,7 +44,7 @@ func (p *place) measure(r *report, x extent) error {
 	p.summary(r, x, m, once, live, peak)
 
 	for _, section := range []func(*report, extent, string) error{p.hostSection, p.dirtySection, p.sizeSection, p.cycleSection, p.containerSection} {
-		if err := section(r, x, image); err != nil {
+		if err := errors.Join(p.settle(), section(r, x, image)); err != nil {
 			return err
 		}
 	}
@@ -118,18 +122,32 @@ func (p *place) summary(r *report, x extent, m, once, live *meter, peak [2]int64
 	r.printf("## %d at once\n\n", x.atOnce)
 	r.table(once, emptyProgram)
 	r.printf("## Beside live containers\n\n")
+	var growth []bar
+	for _, level := range x.live {
+		for _, what := range []string{"create", "create --privileged", "delete"} {
+			name := fmt.Sprintf("%s: %d live", what, level)
+			growth = append(growth, bar{name, live.ratio(name, fmt.Sprintf("empty: %d live", level)), colourOurs})
+		}
+	}
+	r.chart("benchmarks-live.svg", "Beside live containers, in units of an empty program at the same time", "×", growth)
 	r.table(live, fmt.Sprintf("empty: %d live", x.live[0]))
 	r.printf("## Memory\n\nThe most that one create had resident is %d KiB, of an empty program it is %d KiB.\n\n", peak[0], peak[1])
 }
 
 // limits says what the goals stand on.
 func (p *place) limits(m *meter) string {
-	return fmt.Sprintf(`What bounds them from below, measured in the same run: a small Go program that makes nothing but the system calls of one such volume takes %.2f × for its
-create and %.2f × for its delete. So much is a start and the kernel: an overlay is mounted, two detached mounts are given back and an unmount
-waits for all processors; and the user namespace of an unprivileged container is made anew each time, as one that is kept would be a mount that stays. Most of the rest is the
-start of a larger program: the packages that are linked in initialise themselves before main runs, used or not. Measured alone: os, fmt and x/sys 0.1 ×, encoding/json,
-crypto/sha256, logrus and net/url together 0.15 ×, and urfave/cli with text/template and regexp 0.3 ×, although gdn's commands never get there. So a
-delete of an unknown handle, which does nothing but look, cannot be much cheaper while it is one program with cli.
+	return fmt.Sprintf(`What bounds them from below:
+
+* The kernel. A small Go program that makes nothing but the system calls of one such volume takes %.2f × for its create and %.2f × for its delete in the same run: a start, the
+  mount of an overlay, two detached mounts given back, an unmount that waits for all processors. The user namespace of an unprivileged container is made
+  anew each time (0.1 ×), as one that is kept would be a mount that stays.
+* The start of a larger program. What is linked in initialises itself before main runs, used or not. Measured alone, as an import of an empty program: os, fmt and x/sys
+  0.1 ×; encoding/json, crypto/sha256, logrus and net/url together 0.15 ×; urfave/cli with text/template and regexp 0.25 ×, although gdn's command lines never get there;
+  net/http, for --baggageclaim-url, 0.25 ×. So a delete of an unknown handle, which does nothing but look, cannot be much cheaper in one program with all of these.
+* Where more commands run at once than there are processors, what counts is processor time, and of that a create takes what its threads, page faults and system
+  calls in the kernel take, beside the waiting that it no longer has.
+* To clone a mount (open_tree(2)), which each unprivileged create does twice, the kernel looks at all mounts on the same file system's mount (fs/namespace.c,
+  has_locked_children), 0.04 µs each: nothing at 1,000 live containers, 0.8 ms at 10,000. Privileged creates and all deletes stay flat.
 `, m.ratio(bareCreate, emptyProgram), m.ratio(bareDelete, emptyProgram))
 }
 

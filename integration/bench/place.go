@@ -117,3 +117,6 @@ func (p *place) image(files, bytes int) (string, error) {
 	}
 	return dir, nil
 }
+
+// settle has the disk written what was made so far, so that it is not written while something is measured.
+func (p *place) settle() error { return command("sync", "-f", p.fs, p.dir) }

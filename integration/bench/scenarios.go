@@ -70,13 +70,13 @@ func (p *place) sizes(n int, sizes []size) (*meter, error) {
 				m.time("GrootFS, mapped, delete: "+s.String(), func() error { return g.run("delete", "h") }))
 		}})
 	}
-	return m, rounds(m, n, sides)
+	return m, errors.Join(p.settle(), rounds(m, n, sides))
 }
 
 // live times create and delete beside that many live containers. They are made by the library; the commands are what is timed.
 func (p *place) live(n int, levels []int, image string) (m *meter, err error) {
 	m = newMeter()
-	o := p.ours("store-live")
+	o, privileged := p.ours("store-live"), p.ours("store-live", "--privileged")
 	store := volumes.New(volumes.Options{Dir: o.store, Driver: overlay.New(overlay.Options{})})
 	img, err := volumes.OpenImage(image)
 	if err != nil {
@@ -111,8 +111,13 @@ func (p *place) live(n int, levels []int, image string) (m *meter, err error) {
 					m.time(fmt.Sprintf("create: %d live", level), func() error { return o.run("create", image, "h") }),
 					m.time(fmt.Sprintf("delete: %d live", level), func() error { return o.run("delete", "h") }))
 			}},
+			{func(m *meter) error {
+				return errors.Join(
+					m.time(fmt.Sprintf("create --privileged: %d live", level), func() error { return privileged.run("create", image, "h") }),
+					privileged.run("delete", "h"))
+			}},
 		}
-		if err := rounds(m, n, sides); err != nil {
+		if err := errors.Join(p.settle(), rounds(m, n, sides)); err != nil {
 			return nil, err
 		}
 	}
