@@ -13,47 +13,6 @@ import (
 	"time"
 )
 
-// BenchmarkCaches measures create and delete of a container with 0, 1 and 2 caches beside an empty static Go program started in turn with them. delete is
-// of a container that changed nothing; promote is the delete of one that changed a file in each of its caches.
-func BenchmarkCaches(b *testing.B) {
-	if os.Geteuid() != 0 {
-		b.Skip("needs root: it mounts file systems")
-	}
-	floor := emptyProgram(b)
-	for _, privileged := range []bool{false, true} {
-		for caches := range 3 {
-			b.Run(fmt.Sprintf("caches=%d/%s", caches, slotName(privileged)), func(b *testing.B) {
-				p := newBenchPlugin(b, filepath.Join(newDir(b), "store"), privileged)
-				image := imageOf(b, 100)
-				for i := range caches {
-					image = withCache(image, fmt.Sprintf("key-%d", i), fmt.Sprintf("/cache-%d", i), "always")
-				}
-				var empty, create, remove, promote []time.Duration
-				container := func(n int) (create, remove time.Duration) {
-					create = p.run("create", image, "h")
-					if n > 0 {
-						p.writeToCopies(n)
-					}
-					return create, p.run("delete", "h")
-				}
-				container(1) // the store, and first generations
-				for n := 2; b.Loop(); n++ {
-					empty = append(empty, timeCommand(b, floor))
-					c, r := container(0)
-					create, remove = append(create, c), append(remove, r)
-					_, r = container(n)
-					promote = append(promote, r)
-				}
-				base := float64(median(empty))
-				b.ReportMetric(base/1e6, "ms/empty")
-				b.ReportMetric(float64(median(create))/base, "create/empty")
-				b.ReportMetric(float64(median(remove))/base, "delete/empty")
-				b.ReportMetric(float64(median(promote))/base, "promote/empty")
-			})
-		}
-	}
-}
-
 // BenchmarkPromoteBesideDirtyData measures the delete that promotes, on a file system of its own, alone and beside 1 GiB that a neighbour wrote to
 // it and that is not on disk yet: whoever flushes the file system, or waits for its journal, waits for that.
 func BenchmarkPromoteBesideDirtyData(b *testing.B) {
@@ -160,4 +119,27 @@ func dirtyMiB(b *testing.B) int64 {
 	}
 	b.Fatal("no Dirty in /proc/meminfo")
 	return 0
+}
+
+// imageOf makes an image of that many small files, a thousand to a directory.
+func imageOf(tb testing.TB, files int) string {
+	dir := filepath.Join(tb.TempDir(), "image")
+	for i := range files {
+		d := filepath.Join(dir, fmt.Sprint(i/1000))
+		if i%1000 == 0 {
+			if err := os.MkdirAll(d, 0o755); err != nil {
+				tb.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(d, fmt.Sprint(i)), []byte("x"), 0o644); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func median(d []time.Duration) time.Duration {
+	d = slices.Clone(d)
+	slices.Sort(d)
+	return d[len(d)/2]
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/concourse/baggageclaim"
 	"github.com/concourse/bc-image-plugin/volumes"
 	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
 	"github.com/concourse/bc-image-plugin/volumes/internal/ids"
@@ -164,10 +163,10 @@ func (d *Driver) New(ctx context.Context, layers string, names []string, contain
 	return nil
 }
 
-func request(handle, layers, name, container string) baggageclaim.VolumeRequest {
-	r := baggageclaim.VolumeRequest{
-		Handle: handle, Strategy: baggageclaim.EmptyStrategy{}.Encode(), Privileged: true,
-		Properties: baggageclaim.VolumeProperties{
+func request(handle, layers, name, container string) VolumeRequest {
+	r := VolumeRequest{
+		Handle: handle, Strategy: &emptyStrategy, Privileged: true,
+		Properties: map[string]string{
 			propStore: printable(filepath.Dir(layers)), propLayer: name, propRole: role(name, container),
 			propCreated: time.Now().UTC().Format(time.RFC3339),
 		},
@@ -226,7 +225,7 @@ func (d *Driver) Holds(layers, path string) bool {
 	if !ok || len(part) < 2 || !ids.Valid(part[1]) {
 		return false
 	}
-	var p baggageclaim.VolumeProperties
+	var p map[string]string
 	err = durable.ReadJSON(filepath.Join(s.Volumes, part[0], part[1], "properties.json"), &p)
 	return err == nil && p[propStore] != ""
 }
