@@ -1,7 +1,8 @@
 # Two commands do everything on a fresh Debian machine, as root: `make demo` and `make test`.
 
-# urfave_cli_no_docs leaves cli's manual page generator out: it costs half a millisecond at each start.
-TAGS      := urfave_cli_no_docs
+# urfave_cli_no_docs leaves cli's manual page generator out: it costs half a millisecond at each start. nethttpomithttp2 leaves HTTP/2 out, which a
+# BaggageClaim server does not speak.
+TAGS      := urfave_cli_no_docs,nethttpomithttp2
 PREFIX    ?= /usr/local
 # Images that are expensive to make (debootstrap) and survive `make clean`.
 CACHE     ?= $(CURDIR)/.cache

@@ -94,16 +94,3 @@ func allowed(may map[string][]string, dir string) []string {
 	}
 	return may[best]
 }
-
-// What is linked in costs every command, used or not: net/http with crypto/tls 0.2 ms before main.
-func TestProgramLinksNoHTTP(t *testing.T) {
-	deps := strings.Fields(command(t, "go", "list", "-tags", "urfave_cli_no_docs", "-deps", "../cmd/bc-image-plugin"))
-	if !slices.Contains(deps, module+"/volumes/bcserver") {
-		t.Fatalf("the program has only %d packages, and no driver", len(deps))
-	}
-	for _, heavy := range []string{"net/http", "crypto/tls", "github.com/concourse/baggageclaim"} {
-		if slices.Contains(deps, heavy) {
-			t.Errorf("the program links %s", heavy)
-		}
-	}
-}

@@ -1,26 +1,32 @@
 package bcserver
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"net/url"
 	"path"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/concourse/baggageclaim"
 )
 
-// Client talks to a BaggageClaim server. It is safe for concurrent use.
+// Client talks to a BaggageClaim server. It is safe for concurrent use, and keeps one idle connection.
 //
-// It is not the client of github.com/concourse/baggageclaim, because that one comes with net/http (see roundTrip), retries a refused connection for an hour, knows no
+// It is not the client of github.com/concourse/baggageclaim, whose API types it uses, because that one retries a refused connection for an hour, knows no
 // context and no time limit, and waits 250 to 750 ms before it looks a second time whether a volume is ready (v1.11.0, client/client.go). Proxies
 // of the environment are not used, and redirects not followed: the server is on this host.
 type Client struct {
 	url   string
+	http  *http.Client
 	limit time.Duration
 
 	silent atomic.Bool // a call had no answer in time
@@ -38,7 +44,7 @@ func (c *Client) limitOf(method, at string) time.Duration {
 	switch {
 	case c.silent.Load():
 		return silentTime
-	case method == "DELETE" && strings.HasPrefix(at, "/volumes/"):
+	case method == http.MethodDelete && strings.HasPrefix(at, "/volumes/"):
 		return destroyTime
 	}
 	return c.limit
@@ -49,7 +55,14 @@ const maxAnswer = 64 << 20
 
 // NewClient returns a client of the server at url, which [ParseURL] returned. It makes no connection.
 func NewClient(url string) *Client {
-	return &Client{url: url, limit: callTime}
+	return &Client{url: url, limit: callTime, http: &http.Client{
+		Transport: &http.Transport{
+			DialContext:         (&net.Dialer{Timeout: callTime}).DialContext,
+			MaxIdleConnsPerHost: 1,
+			DisableCompression:  true,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
 }
 
 // ParseURL checks that s can be a server's address, and returns it without a slash at its end. It must not hold credentials: the server knows
@@ -61,8 +74,8 @@ func ParseURL(s string) (string, error) {
 		return "", errors.New("it is no URL")
 	case u.User != nil:
 		return "", errors.New("it has a user name or password: BaggageClaim knows none")
-	case u.Scheme != "http":
-		return "", errors.New("it has to begin with http://, which is all that BaggageClaim speaks")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return "", errors.New("it has to begin with http:// or https://")
 	case u.Host == "" || u.Hostname() == "":
 		return "", errors.New("it names no host")
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || (u.Path != "" && u.Path != "/"):
@@ -71,23 +84,17 @@ func ParseURL(s string) (string, error) {
 	return u.Scheme + "://" + u.Host, nil
 }
 
-// hostOf is the host and port of an address that ParseURL returned.
-func hostOf(address string) string {
-	host := strings.TrimPrefix(address, "http://")
-	if u, err := url.Parse(address); err == nil && u.Port() == "" {
-		return net.JoinHostPort(u.Hostname(), "80")
-	}
-	return host
-}
+// Close closes the idle connection.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Start asks the server to make a volume, and does not wait for it. Whatever it returns, the server may be making the volume: [Client.Wait] and
 // [Client.Forget] tell, and Destroy is needed. It must not be called again with one handle: the server would destroy what that volume holds.
-func (c *Client) Start(ctx context.Context, r VolumeRequest) error {
+func (c *Client) Start(ctx context.Context, r baggageclaim.VolumeRequest) error {
 	if r.Properties == nil {
-		r.Properties = map[string]string{} // never null
+		r.Properties = baggageclaim.VolumeProperties{} // never null
 	}
-	var future volumeFutureResponse
-	_, err := c.call(ctx, fmt.Sprintf("create volume %q", r.Handle), "POST", "/volumes-async", r, &future, 201)
+	var future baggageclaim.VolumeFutureResponse
+	_, err := c.call(ctx, fmt.Sprintf("create volume %q", r.Handle), http.MethodPost, "/volumes-async", r, &future, http.StatusCreated)
 	if err == nil && future.Handle != r.Handle {
 		err = c.bad(fmt.Sprintf("create volume %q", r.Handle), fmt.Sprintf("it makes %q", future.Handle))
 	}
@@ -95,19 +102,19 @@ func (c *Client) Start(ctx context.Context, r VolumeRequest) error {
 }
 
 // Wait returns the volume that Start began, as soon as it is ready. The server then forgets that it was asked for.
-func (c *Client) Wait(ctx context.Context, handle string) (VolumeResponse, error) {
+func (c *Client) Wait(ctx context.Context, handle string) (baggageclaim.VolumeResponse, error) {
 	do := fmt.Sprintf("create volume %q", handle)
-	var v VolumeResponse
+	var v baggageclaim.VolumeResponse
 	// An empty volume is made in less than a millisecond on most file systems.
 	for delay := time.Millisecond / 2; ; delay = min(delay*3/2, 50*time.Millisecond) {
-		status, err := c.call(ctx, do, "GET", "/volumes-async/"+handle, nil, &v, 200, 204)
+		status, err := c.call(ctx, do, http.MethodGet, "/volumes-async/"+handle, nil, &v, http.StatusOK, http.StatusNoContent)
 		if errors.Is(err, ErrNoVolume) {
 			return v, c.bad(do, "it has forgotten that it was asked: was it restarted?")
 		}
 		if err != nil {
 			return v, err
 		}
-		if status == 200 {
+		if status == http.StatusOK {
 			break
 		}
 		select {
@@ -126,7 +133,7 @@ func (c *Client) Wait(ctx context.Context, handle string) (VolumeResponse, error
 // Forget makes the server forget that it was asked for a volume: one that is not ready yet is destroyed as soon as it is. It says whether the
 // server remembered.
 func (c *Client) Forget(ctx context.Context, handle string) (remembered bool, err error) {
-	_, err = c.call(ctx, fmt.Sprintf("cancel volume %q", handle), "DELETE", "/volumes-async/"+handle, nil, nil, 204)
+	_, err = c.call(ctx, fmt.Sprintf("cancel volume %q", handle), http.MethodDelete, "/volumes-async/"+handle, nil, nil, http.StatusNoContent)
 	if errors.Is(err, ErrNoVolume) {
 		return false, nil
 	}
@@ -135,15 +142,15 @@ func (c *Client) Forget(ctx context.Context, handle string) (remembered bool, er
 
 // Destroy destroys a volume. ErrNoVolume and ErrServer do not say that nothing of it is left.
 func (c *Client) Destroy(ctx context.Context, handle string) error {
-	_, err := c.call(ctx, fmt.Sprintf("destroy volume %q", handle), "DELETE", "/volumes/"+handle, nil, nil, 204)
+	_, err := c.call(ctx, fmt.Sprintf("destroy volume %q", handle), http.MethodDelete, "/volumes/"+handle, nil, nil, http.StatusNoContent)
 	return err
 }
 
 // Volume returns a volume.
-func (c *Client) Volume(ctx context.Context, handle string) (VolumeResponse, error) {
+func (c *Client) Volume(ctx context.Context, handle string) (baggageclaim.VolumeResponse, error) {
 	do := fmt.Sprintf("look up volume %q", handle)
-	var v VolumeResponse
-	_, err := c.call(ctx, do, "GET", "/volumes/"+url.PathEscape(handle), nil, &v, 200)
+	var v baggageclaim.VolumeResponse
+	_, err := c.call(ctx, do, http.MethodGet, "/volumes/"+url.PathEscape(handle), nil, &v, http.StatusOK)
 	if err == nil && (v.Handle != handle || !path.IsAbs(v.Path)) {
 		err = c.bad(do, fmt.Sprintf("volume %q at %q", v.Handle, v.Path))
 	}
@@ -151,24 +158,24 @@ func (c *Client) Volume(ctx context.Context, handle string) (VolumeResponse, err
 }
 
 // List returns the volumes that have all of the properties. The server reads the records of all its volumes for it.
-func (c *Client) List(ctx context.Context, properties map[string]string) ([]VolumeResponse, error) {
+func (c *Client) List(ctx context.Context, properties map[string]string) ([]baggageclaim.VolumeResponse, error) {
 	q := url.Values{}
 	for k, v := range properties {
 		q.Set(k, v)
 	}
-	var all []VolumeResponse
+	var all []baggageclaim.VolumeResponse
 	at := "/volumes"
 	if len(q) > 0 {
 		at += "?" + q.Encode()
 	}
-	_, err := c.call(ctx, "list volumes", "GET", at, nil, &all, 200)
+	_, err := c.call(ctx, "list volumes", http.MethodGet, at, nil, &all, http.StatusOK)
 	return all, err
 }
 
 // SetProperty sets one property of a volume.
 func (c *Client) SetProperty(ctx context.Context, handle, name, value string) error {
-	_, err := c.call(ctx, fmt.Sprintf("set property %q of volume %q", name, handle), "PUT",
-		"/volumes/"+handle+"/properties/"+name, propertyRequest{Value: value}, nil, 204)
+	_, err := c.call(ctx, fmt.Sprintf("set property %q of volume %q", name, handle), http.MethodPut,
+		"/volumes/"+handle+"/properties/"+name, baggageclaim.PropertyRequest{Value: value}, nil, http.StatusNoContent)
 	return err
 }
 
@@ -176,7 +183,7 @@ func (c *Client) SetProperty(ctx context.Context, handle, name, value string) er
 func (c *Client) Sees(ctx context.Context, handle, name string) (bool, error) {
 	do := fmt.Sprintf("look for file %q in volume %q", name, handle)
 	at := "/volumes/" + handle + "/stream-out?path=" + url.QueryEscape(name)
-	_, err := c.call(ctx, do, "PUT", at, nil, nil, 200)
+	_, err := c.call(ctx, do, http.MethodPut, at, nil, nil, http.StatusOK)
 	if errors.Is(err, ErrNoVolume) {
 		return false, nil
 	}
@@ -185,8 +192,8 @@ func (c *Client) Sees(ctx context.Context, handle, name string) (bool, error) {
 
 // knowsP2P says whether the server has an API that came with version 1.10.
 func (c *Client) knowsP2P(ctx context.Context) bool {
-	status, _, err := c.exchange(ctx, "GET", "/p2p-url", nil)
-	return err == nil && status != 404
+	status, _, err := c.exchange(ctx, http.MethodGet, "/p2p-url", nil)
+	return err == nil && status != http.StatusNotFound
 }
 
 // call makes one request. in, if not nil, is sent as JSON, and an answer with a body is read into out. A status that is not wanted is an error.
@@ -198,12 +205,12 @@ func (c *Client) call(ctx context.Context, do, method, at string, in, out any, w
 	case slices.Contains(want, status):
 	case status >= 500:
 		return status, &callError{c.url, do, fmt.Errorf("it answered %d %q: it %w, and its own log says why", status, excerpt(body), ErrServer)}
-	case status == 404 && isBaggageClaims(body):
+	case status == http.StatusNotFound && isBaggageClaims(body):
 		return status, &callError{c.url, do, fmt.Errorf("it %w", ErrNoVolume)}
 	default:
 		return status, c.bad(do, fmt.Sprintf("%d %q: is it a BaggageClaim server?", status, excerpt(body)))
 	}
-	if out == nil || status == 204 {
+	if out == nil || status == http.StatusNoContent {
 		return status, nil
 	}
 	if err := json.Unmarshal(body, out); err != nil {
@@ -237,18 +244,33 @@ func (c *Client) exchange(ctx context.Context, method, at string, in any) (statu
 			c.silent.Store(true)
 		}
 	}()
-	var request []byte
+	var b io.Reader
 	if in != nil {
-		if request, err = json.Marshal(in); err != nil {
+		j, err := json.Marshal(in)
+		if err != nil {
 			return 0, nil, err
 		}
+		b = bytes.NewReader(j)
 	}
-	status, body, err = roundTrip(limited, hostOf(c.url), method, at, request, maxAnswer)
+	req, err := http.NewRequestWithContext(limited, method, c.url+at, b)
+	if err != nil {
+		return 0, nil, err
+	}
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	req.Header.Set("Accept-Encoding", "gzip") // the server asks for it where it sends files; JSON is never compressed
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return 0, nil, classify(ctx, limit, err)
+	}
+	defer resp.Body.Close()
+	body, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
 		return 0, nil, classify(ctx, limit, err)
 	}
 	if len(body) > maxAnswer {
 		return 0, nil, fmt.Errorf("%w: it has more than %d bytes", ErrBadAnswer, maxAnswer)
 	}
-	return status, body, nil
+	return resp.StatusCode, body, nil
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/concourse/baggageclaim"
 	"github.com/concourse/bc-image-plugin/volumes"
 	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
 	"github.com/concourse/bc-image-plugin/volumes/internal/ids"
@@ -163,10 +164,10 @@ func (d *Driver) New(ctx context.Context, layers string, names []string, contain
 	return nil
 }
 
-func request(handle, layers, name, container string) VolumeRequest {
-	r := VolumeRequest{
-		Handle: handle, Strategy: &emptyStrategy, Privileged: true,
-		Properties: map[string]string{
+func request(handle, layers, name, container string) baggageclaim.VolumeRequest {
+	r := baggageclaim.VolumeRequest{
+		Handle: handle, Strategy: baggageclaim.EmptyStrategy{}.Encode(), Privileged: true,
+		Properties: baggageclaim.VolumeProperties{
 			propStore: printable(filepath.Dir(layers)), propLayer: name, propRole: role(name, container),
 			propCreated: time.Now().UTC().Format(time.RFC3339),
 		},
@@ -225,7 +226,7 @@ func (d *Driver) Holds(layers, path string) bool {
 	if !ok || len(part) < 2 || !ids.Valid(part[1]) {
 		return false
 	}
-	var p map[string]string
+	var p baggageclaim.VolumeProperties
 	err = durable.ReadJSON(filepath.Join(s.Volumes, part[0], part[1], "properties.json"), &p)
 	return err == nil && p[propStore] != ""
 }

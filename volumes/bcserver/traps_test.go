@@ -179,7 +179,7 @@ func TestImageOnTheServer(t *testing.T) {
 			check(t, os.WriteFile(src+"/rootfs/file", []byte("lower"), 0o644))
 			for _, privileged := range []bool{true, false} {
 				name := fmt.Sprintf("image-%v", privileged)
-				r := VolumeRequest{Handle: name, Privileged: privileged, Strategy: baggageclaim.ImportStrategy{Path: src}.Encode()}
+				r := baggageclaim.VolumeRequest{Handle: name, Privileged: privileged, Strategy: baggageclaim.ImportStrategy{Path: src}.Encode()}
 				check(t, c.Start(t.Context(), r))
 				_, err := c.Wait(t.Context(), name)
 				check(t, err)
@@ -370,7 +370,7 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("of a good server: %s", good)
 	}
 	c := NewClient(s.URL)
-	check(t, c.Start(t.Context(), VolumeRequest{Handle: "foreign", Strategy: baggageclaim.EmptyStrategy{}.Encode()}))
+	check(t, c.Start(t.Context(), baggageclaim.VolumeRequest{Handle: "foreign", Strategy: baggageclaim.EmptyStrategy{}.Encode()}))
 	_, err := c.Wait(t.Context(), "foreign")
 	check(t, err)
 	if out := doctorText(t, caches); !strings.Contains(out, "warn it has 1 volumes that no plugin made") || !strings.Contains(out, "ATC") {
@@ -390,14 +390,14 @@ func TestDoctor(t *testing.T) {
 func TestPropertiesAreNeverNull(t *testing.T) {
 	s := start(t, bctest.Options{Driver: "naive"})
 	c := NewClient(s.URL)
-	check(t, c.Start(t.Context(), VolumeRequest{Handle: "h", Strategy: baggageclaim.EmptyStrategy{}.Encode()}))
+	check(t, c.Start(t.Context(), baggageclaim.VolumeRequest{Handle: "h", Strategy: baggageclaim.EmptyStrategy{}.Encode()}))
 	_, err := c.Wait(t.Context(), "h")
 	check(t, err)
 	check(t, c.SetProperty(t.Context(), "h", "a", "b"))
 	resp, err := http.Get(s.URL + "/volumes/h")
 	check(t, err)
 	defer resp.Body.Close()
-	var v VolumeResponse
+	var v baggageclaim.VolumeResponse
 	check(t, json.NewDecoder(resp.Body).Decode(&v))
 	if v.Properties["a"] != "b" {
 		t.Errorf("%+v", v)
