@@ -95,6 +95,7 @@
 //
 //	marks of a container whose layer.json a power cut took     layers/*/users/ID, ID.N, and what they keep from being removed
 //	layers, mounts and mount points whose entry was lost       layers/ID, layers/ID-N, mnt/ID
+//	containers whose owner was killed before it noted them     live/HANDLE, if GCOptions.Known says so
 //	halves of records                                          store.json.tmp, caches.total.next, caches/STACK/next, images/X.size.tmp
 //
 // A full disk: Create fails and takes back what it made. Delete works; should even its rename need a block, it goes on in live.

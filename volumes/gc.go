@@ -14,6 +14,13 @@ import (
 type GCOptions struct {
 	// DryRun: nothing is removed. What only comes to light when something else is gone is not in the list.
 	DryRun bool
+
+	// Known, if not nil, says whether the owner of containers (Garden, say) has one of that handle. Then live containers are removed as well that it does not have, if
+	// they are older than MinAge and nobody uses what they have mounted: no process has it as root or working directory or has a file open there, and it is mounted nowhere
+	// else, in any mount namespace. What a container committed is promoted, as by Delete. If it knows none of several that live in this boot, nothing is removed: ErrInvalid.
+	Known func(Handle) (bool, error)
+	// MinAge is how old a container has to be, for its owner may be about to note that it has it; 0 is an hour.
+	MinAge time.Duration
 }
 
 // Collected is what GC found of no use.
@@ -35,6 +42,9 @@ func (s *Store) GC(ctx context.Context, o GCOptions) ([]Collected, error) {
 		l, err := s.look(ctx)
 		if err == nil {
 			err = l.canSeeMounts()
+		}
+		if err == nil && o.Known != nil {
+			err = l.judgeUnowned(o)
 		}
 		if err != nil {
 			return g.all, fmt.Errorf("gc: %w", s.hint(err))

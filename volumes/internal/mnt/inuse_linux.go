@@ -1,0 +1,88 @@
+package mnt
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// IsBusy says whether the mount at target, in this mount namespace, is in use: by an open file, a working or root directory, a program that runs from it or a
+// mount below it. What uses a copy of it in another namespace does not count. Nothing mounted there is not busy. It changes nothing.
+//
+// MNT_EXPIRE answers EBUSY, or marks an unused mount and answers EAGAIN; a second such call would unmount it, unless the mount was accessed since (umount(2)).
+func IsBusy(target string) (bool, error) {
+	err := unix.Unmount(target, unix.MNT_EXPIRE|unix.UMOUNT_NOFOLLOW)
+	var st unix.Stat_t
+	_ = unix.Lstat(target+"/.", &st) // which takes the mark away
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return true, nil
+	case err == nil, errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
+		return false, nil
+	}
+	return false, &os.PathError{Op: "umount", Path: target, Err: err}
+}
+
+// Users are what processes of this pid namespace, and their mount namespaces, have of file systems, by device number.
+type Users map[uint64]string
+
+// FindUsers looks at all processes and all their mount namespaces: which file systems they have as root or working directory, or have files open of, and which are
+// mounted anywhere but below except, where copies are that came by propagation and go with the original. The text names one that does.
+//
+// Files of an overlay whose layers are on several file systems have device numbers of their own, so a process outside of the container's namespaces that has only such
+// a file open is not found.
+func FindUsers(except string) (Users, error) {
+	users := Users{}
+	seen := map[string]bool{}
+	pids, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	for _, proc := range pids {
+		files, _ := filepath.Glob(proc + "/fd/*") // none: it has ended
+		for _, file := range append(files, proc+"/root", proc+"/cwd") {
+			var st unix.Stat_t
+			if unix.Stat(file, &st) == nil {
+				users[st.Dev] = "process " + filepath.Base(proc)
+			}
+		}
+		ns, err := os.Readlink(proc + "/ns/mnt")
+		if err != nil || seen[ns] {
+			continue
+		}
+		switch err := users.addMounts(proc, except); {
+		case err == nil:
+			seen[ns] = true
+		case !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ESRCH):
+			return nil, err // else it has ended
+		}
+	}
+	return users, nil
+}
+
+func (users Users) addMounts(proc, except string) error {
+	f, err := os.Open(proc + "/mountinfo")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(make([]byte, 64<<10), 1<<20)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 5 || strings.HasPrefix(unescapeOctal(fields[4]), except+"/") {
+			continue
+		}
+		var major, minor uint32
+		if _, err := fmt.Sscanf(fields[2], "%d:%d", &major, &minor); err != nil {
+			return fmt.Errorf("%s/mountinfo: device %q: %w", proc, fields[2], err)
+		}
+		users[unix.Mkdev(major, minor)] = fmt.Sprintf("a mount on %q in the mount namespace of process %s", unescapeOctal(fields[4]), filepath.Base(proc))
+	}
+	return lines.Err()
+}
