@@ -43,6 +43,10 @@ func (d *faulty) step(name string, do func() error) error {
 	return nil
 }
 
+func (d *faulty) Freeze(ctx context.Context, target string) error {
+	return d.step("Freeze", func() error { return d.Driver.Freeze(ctx, target) })
+}
+
 func (d *faulty) Unmount(ctx context.Context, dir string) error {
 	return d.step("Unmount", func() error { return d.Driver.Unmount(ctx, dir) })
 }
@@ -115,7 +119,7 @@ func wholeAfter(t *testing.T, f *fixture) string {
 }
 
 var promotionSteps = []string{
-	"before Unmount", "after Unmount", "before Changed", "after Changed", "before Seal", "after Seal", "before Merge", "after Merge",
+	"before Freeze", "after Freeze", "before Unmount", "after Unmount", "before Changed", "after Changed", "before Seal", "after Seal", "before Merge", "after Merge",
 	"before Remove", "after Remove",
 }
 

@@ -100,6 +100,9 @@ func (c copyRecord) top() stackTop { return stackTop{c.Generation, c.Base, c.Bas
 // copyName names the copy's mount point below mnt/ID and its upper below layers/ID.
 func copyName(n int) string { return fmt.Sprintf("cache-%d", n) }
 
+// spoiltName is copyName of a copy that somebody can go on writing to, so that it must not become a layer.
+func spoiltName(n int) string { return fmt.Sprintf("spoilt-%d", n) }
+
 // copyUser is the name by which the container's copy n marks the layers it uses; sealedName that of the layer it may become.
 func copyUser(id string, n int) string   { return fmt.Sprintf("%s.%d", id, n) }
 func sealedName(id string, n int) string { return fmt.Sprintf("%s-%d", id, n) }
@@ -255,6 +258,32 @@ func (s *Store) endCopy(ctx context.Context, id string, n int, r layerRecord, fi
 
 const unfinished = "it was never finished"
 
+// freeze sees to it that nobody can write to the copies any more once they are layers: a process that is in the container's mount namespace still, say. What cannot be frozen
+// gets another name before it is unmounted, when that can be seen no more.
+func (s *Store) freeze(ctx context.Context, id string, copies []copyRecord) error {
+	for n := range copies {
+		wait, cancel := context.WithTimeout(ctx, freezeTime)
+		err := s.opts.Driver.Freeze(wait, s.path("mnt", id, copyName(n)))
+		cancel()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err == nil {
+			continue
+		}
+		s.warn(fmt.Errorf("cache %s will not be promoted: %w", copies[n].Stack, err))
+		if err := os.Rename(s.path("layers", id, copyName(n)), s.path("layers", id, spoiltName(n))); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	return nil
+}
+
+// freezeTime is how long a process may take to close its last file: one that was just killed, or forked and about to execute a program.
+const freezeTime = time.Second
+
+const spoilt = "a process could go on writing to it when the container was deleted (see the log)"
+
 // promote makes the copy the stack's next generation, if it is to be, and can. It can be killed at any point and done again.
 func (s *Store) promote(ctx context.Context, id string, n int, c copyRecord) (CopyEnd, error) {
 	end := CopyEnd{Stack: c.Stack}
@@ -264,6 +293,9 @@ func (s *Store) promote(ctx context.Context, id string, n int, c copyRecord) (Co
 	}
 	sealed := sealedName(id, n)
 	if !exists(s.path("layers", sealed)) {
+		if exists(s.path("layers", id, spoiltName(n))) {
+			return drop(spoilt)
+		}
 		// Most of those that are overtaken are so already; publish is what decides.
 		if t, err := s.top(c.Stack); err == nil && t != c.top() {
 			return drop(overtaken(c, t))
@@ -284,8 +316,9 @@ func (s *Store) promote(ctx context.Context, id string, n int, c copyRecord) (Co
 		return drop(overtaken(c, t))
 	}
 	layers, err := s.chain(sealed)
+	s.warn(err) // it is published all the same
 	end.Promoted, end.Generation, end.Layers = true, t.generation, len(layers)
-	return end, err
+	return end, nil
 }
 
 func overtaken(c copyRecord, now stackTop) string {

@@ -94,6 +94,17 @@ func (s *Store) forget(ctx context.Context, st state, h Handle, id string) error
 // is kept, then the layer. Each part may be absent, so it can be stopped at any point and done again. Nothing is kept of a container that was never
 // finished.
 func (s *Store) dismantle(ctx context.Context, id string, finished bool, step func(string)) (ends []CopyEnd, err error) {
+	// Without a record, or with a torn one, no layer of ours is known to be in use by this one.
+	r, torn := readHolds(s.path("layers", id, "layer.json"))
+	if torn != nil && !errors.Is(torn, os.ErrNotExist) && !errors.Is(torn, durable.ErrDamaged) {
+		return nil, torn
+	}
+	if finished && torn == nil && len(r.Copies) > 0 {
+		if err := s.freeze(ctx, id, r.Copies); err != nil {
+			return nil, err
+		}
+		step("freeze")
+	}
 	if err := s.opts.Driver.Unmount(ctx, s.path("mnt", id)); err != nil {
 		return nil, err
 	}
@@ -101,12 +112,7 @@ func (s *Store) dismantle(ctx context.Context, id string, finished bool, step fu
 		return nil, err
 	}
 	step("unmount")
-	// Without a record, or with a torn one, no layer of ours is known to be in use by this one.
-	r, err := readHolds(s.path("layers", id, "layer.json"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, durable.ErrDamaged) {
-		return nil, err
-	}
-	if err == nil {
+	if torn == nil {
 		if err := s.removable(id, r); err != nil {
 			return nil, err
 		}

@@ -16,6 +16,7 @@
 //	      fs/ work/                    upper of its root file system
 //	      cache-N/{fs,work,commit}     upper of its N-th copy; commit: somebody said it is good; empty: its lower, if there is no generation yet
 //	      merged-cache-N/              what its end is merging
+//	      spoilt-N/                    was cache-N, and somebody may go on writing to it
 //	    ID/                            a shifted copy of an image (where layers cannot be id-mapped)
 //	      layer.json fs/ users/
 //	    ID-N/                          a layer of a stack, once copy N of the container ID; ID-Nm: the older ones merged into one below it
@@ -48,6 +49,7 @@
 //     crossing a mount. It needs no free space. nil is returned only when nothing is left.
 //  5. Nothing on the way of Create and Delete looks at all containers, all mounts or all files: the cost is that of the calls for one.
 //  6. A layer that is in use has a name in users/. The directory is removed, in one call that fails while it holds a name, before the layer is.
+//     Before a copy is unmounted it is made read-only for whoever else has it mounted; if somebody has it open for writing, it becomes no layer.
 //  7. What was made is looked at, as the container will see it, before Create returns.
 //  8. GC removes what is proven to be of no use, under the lock of who might think otherwise. An entry that cannot be read may name anything.
 //
@@ -76,6 +78,7 @@
 //
 //	after                       on disk                                 cleaned by
 //	dead/HANDLE                 a whole container in dead               next Create or Delete of HANDLE, which goes on
+//	a copy renamed to spoilt-N  a whole container in dead               the same; that copy is dropped
 //	umount, rmdir of mnt/ID     its layers                              the same
 //	removing the commit marker  the copy, with a note of the commit     the same; it is promoted
 //	Seal, Merge                 layers/ID as before, partly merged      the same; merged again
@@ -107,7 +110,6 @@
 // # Not guaranteed
 //
 // Root file systems do not survive a reboot and are never flushed. An image that is changed or removed while containers use it shows them the change:
-// overlayfs calls that undefined. A generation may be lost in a power cut until a later promotion of its stack has flushed it; what is below it is served. A process that
-// kept a copy open in another mount namespace can go on writing to the layer it became. The mounts are
+// overlayfs calls that undefined. A generation may be lost in a power cut until a later promotion of its stack has flushed it; what is below it is served. The mounts are
 // made in the mount namespace of the caller: who starts the container must share it.
 package volumes

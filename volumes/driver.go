@@ -47,6 +47,10 @@ type Driver interface {
 	// the upper. An error that wraps [ErrCannotMap] names a lower that would have to be mapped and cannot be.
 	Mount(ctx context.Context, f Features, v View) error
 
+	// Freeze makes the view that is mounted on target read-only for ever, for whoever has it in whichever mount namespace, before it is unmounted. ErrBusy:
+	// somebody has a file in it open for writing until ctx is done, and can go on. Nothing mounted there is success.
+	Freeze(ctx context.Context, target string) error
+
 	// Unmount takes everything off the directory dir, which holds the mount points of one container, and off what is below it. Nothing
 	// mounted there is success. A view in use is tried again until ctx is done; the error then wraps [ErrBusy], and
 	// nothing was removed.

@@ -103,6 +103,8 @@ func contents(t testing.TB, s *Store) []string {
 	return all
 }
 
+func (fakeDriver) Freeze(context.Context, string) error { return nil }
+
 func (fakeDriver) New(context.Context, string, []string, string) error { return nil }
 
 func (fakeDriver) Tree(layers, name string) (string, error) { return layers + "/" + name, nil }

@@ -204,6 +204,11 @@ func (d *Driver) Tree(layers, name string) (string, error) {
 	return p.tree(), err
 }
 
+// Freeze implements [volumes.Driver].
+func (d *Driver) Freeze(ctx context.Context, target string) error {
+	return d.mounts.Freeze(ctx, target)
+}
+
 // Home implements [volumes.Driver]. Before the server is known it is the store's own.
 func (d *Driver) Home(layers string) string {
 	if s, err := readServer(layers); err == nil && s.Volumes != "" {

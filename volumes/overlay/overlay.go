@@ -251,6 +251,16 @@ func (m *mounter) makeEmpty(layers *os.File) (*os.File, error) {
 	return m.openAt(layers, name)
 }
 
+// Freeze implements [volumes.Driver]. The superblock is remounted, not only this mount: that is refused while a file is open for writing through any mount of it
+// (fs/namespace.c, sb_prepare_remount_readonly), and leaves none that could be.
+func (d *Driver) Freeze(ctx context.Context, target string) error {
+	err := mnt.RemountReadOnly(ctx, target)
+	if errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("%w: %w: a process has a file open there for writing", volumes.ErrBusy, err)
+	}
+	return err
+}
+
 // Unmount implements [volumes.Driver]. It reads the mount table only if something is busy: mounts below the container's root may be
 // the reason, and nobody else will take them off.
 func (d *Driver) Unmount(ctx context.Context, dir string) error {

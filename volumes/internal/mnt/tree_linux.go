@@ -73,6 +73,31 @@ func Detach(target string) error {
 	return nil
 }
 
+// RemountReadOnly makes the overlay that is mounted on target read-only, in all its mounts. While a file is open for writing it tries again until ctx is done, then the
+// error wraps EBUSY. No overlay there is success: whatever else is mounted there was not made by us, and may be somebody's whole disk.
+func RemountReadOnly(ctx context.Context, target string) error {
+	var fs unix.Statfs_t
+	err := unix.Statfs(target, &fs)
+	if errors.Is(err, unix.ENOENT) || (err == nil && fs.Type != unix.OVERLAYFS_SUPER_MAGIC) {
+		return nil
+	}
+	for delay := time.Millisecond; err == nil; delay = min(2*delay, 50*time.Millisecond) {
+		err = unix.Mount("", target, "", unix.MS_REMOUNT|unix.MS_RDONLY, "")
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EBUSY) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(delay):
+			err = nil
+		}
+	}
+	return &os.PathError{Op: "remount read-only", Path: target, Err: err}
+}
+
 // maxStacked bounds how many mounts on one directory Unmount takes off.
 const maxStacked = 1000
 
