@@ -249,3 +249,22 @@ func TestLayersBelowGoFirst(t *testing.T) {
 	f.end("h")
 	f.verify()
 }
+
+// What is wrong further down does not make a promotion undone that was done.
+func TestPublishedIsPromoted(t *testing.T) {
+	f, _ := prepared(t, 8)
+	parent := f.dir + "/layers/" + f.chain("k")[1] + "/parent"
+	was, err := os.Readlink(parent)
+	check(t, err)
+	check(t, os.Remove(parent))
+	check(t, os.Symlink("damaged", parent))
+	f.promote("h")
+	if w := strings.Join(f.warned(), "; "); !strings.Contains(w, "damaged parent") || strings.Contains(w, "not promoted") {
+		t.Errorf("warnings: %q", w)
+	}
+	check(t, os.Remove(parent))
+	check(t, os.Symlink(was, parent))
+	if got := f.read("k", "part-0/file"); got != "new 0" {
+		t.Errorf("the cache holds %q", got)
+	}
+}

@@ -276,3 +276,21 @@ func TestDropWithoutAStore(t *testing.T) {
 		t.Errorf("Drop of no ID = %v, want ErrInvalid", err)
 	}
 }
+
+// A copy that began empty has nothing of what was dropped.
+func TestDropKeepsNothingOfWhatWasDropped(t *testing.T) {
+	f := newFixture(t, nil)
+	empty := f.open("empty", "k", privileged, cachecopy.Always)
+	write(t, empty+"/own", "")
+	f.generation("k", func(dir string) { write(t, dir+"/bad", "") })
+	from := f.open("from", "k", privileged, cachecopy.Always)
+	write(t, from+"/more", "")
+	check(t, f.Drop(t.Context(), cachecopy.ID("k")))
+	if e := f.end("from"); e.Promoted {
+		t.Errorf("a copy of what was dropped: %+v", e)
+	}
+	f.promote("empty")
+	if got := f.names("k"); !slices.Equal(got, []string{"own"}) {
+		t.Errorf("the cache holds %q", got)
+	}
+}

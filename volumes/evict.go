@@ -118,8 +118,8 @@ func (s *Store) purge(layer string) error {
 	return nil
 }
 
-// DropStack forgets the stack's generation. Containers that have a copy of it keep what they see, and do not promote it; one
-// whose copy began empty may still be the first again. [ErrNotFound]: it has none.
+// DropStack forgets the stack's generation. Containers that have a copy of it keep what they see, and do not promote it. One whose copy began empty may still
+// promote it: it has nothing of what is dropped, and to refuse it, each stack that was ever dropped would have to be remembered for ever. [ErrNotFound]: it has none.
 func (s *Store) DropStack(ctx context.Context, name string) error {
 	if !ValidStack(name) {
 		// Not quoted: it may be a key, which may be a secret.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/concourse/bc-image-plugin/volumes"
@@ -121,6 +122,48 @@ func copyOfAnotherBoot(p *place) {
 	}
 	p.delete("h")
 	p.delete("k")
+}
+
+// copyInUse: a copy that cannot be used by new containers, but is by one, stays as it is until that one goes.
+func copyInUse(p *place) {
+	boot := strings.TrimSpace(p.read("/proc/sys/kernel/random/boot_id"))
+	for name, spoil := range map[string]func(record string){
+		"a torn record":             func(record string) { p.write(p.store+"/"+record, "") },
+		"of another user namespace": func(record string) { p.editRecord(record, "boot", boot+" user:[1]") },
+		"its name was taken away":   func(string) { p.check(os.RemoveAll(p.store + "/images")); p.check(os.Mkdir(p.store+"/images", 0o700)) },
+	} {
+		image, remove := p.mustBeCopied(name)
+		v := p.create("h", image, unprivileged)
+		old := p.copiesKept()[0]
+		spoil("layers/" + old + "/layer.json")
+		k := p.create("k", image, unprivileged)
+		if now := p.copiesKept(); len(now) != 1 || now[0] == old {
+			p.Errorf("%s: copies %q, and the old one is %s", name, now, old)
+		}
+		for _, root := range []string{v.Root, k.Root} {
+			if p.read(root+"/file") != "lower" {
+				p.Errorf("%s: a file is not the image's", name)
+			}
+		}
+		if !exists(p.store + "/layers/" + old + "/" + p.Upper + "/file") {
+			p.Errorf("%s: the copy was removed below a container", name)
+		}
+		p.delete("h")
+		if exists(p.store + "/layers/" + old) {
+			p.Errorf("%s: the old copy is left", name)
+		}
+		p.delete("k")
+		remove()
+		all, err := p.GC(p.Context(), volumes.GCOptions{})
+		p.check(err)
+		for _, c := range all {
+			p.check(c.Err)
+		}
+		p.isEmpty()
+		if left := p.names("layers"); len(left) > 0 {
+			p.Fatalf("%s: layers %q are left", name, left)
+		}
+	}
 }
 
 // killedCreateWithACopy: killed at any step, also in the middle of the copy, nothing stays behind that an image does not keep.

@@ -85,6 +85,7 @@ func Run(t *testing.T, c Config) {
 		"copy is made once":             copyIsMadeOnce,
 		"copy goes after its image":     copyGoesAfterItsImage,
 		"copy of another boot":          copyOfAnotherBoot,
+		"copy in use":                   copyInUse,
 		"killed create with a copy":     killedCreateWithACopy,
 		"killed delete of the last use": killedDeleteOfTheLastUse,
 		"cancelled copy":                cancelledCopy,
