@@ -33,7 +33,7 @@ func TestQuickRun(t *testing.T) {
 	}
 	before := places()
 	out := filepath.Join(dir, "benchmarks.md")
-	if err := run(plugin, ".", out, true); err != nil {
+	if err := run(plugin, ".", "/var/tmp", out, true); err != nil {
 		t.Fatal(err)
 	}
 	if after := places(); len(after) > len(before) {

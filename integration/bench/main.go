@@ -14,9 +14,10 @@ func main() {
 	plugin := flag.String("plugin", "bin/bc-image-plugin", "the built plugin")
 	modules := flag.String("modules", "integration/bench", "where the modules of what it is compared with are")
 	out := flag.String("out", "docs/benchmarks.md", "write the document to `FILE`, charts beside it")
+	dir := flag.String("dir", "/var/tmp", "work in `DIR`, which needs 3 GB and may not be below a directory without o+x")
 	quick := flag.Bool("quick", false, "a few rounds of everything, to see that it works; the numbers say little")
 	flag.Parse()
-	if err := run(*plugin, *modules, *out, *quick); err != nil {
+	if err := run(*plugin, *modules, *dir, *out, *quick); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -34,7 +35,7 @@ var (
 	taste = extent{4, 2, 8, 4, 20, []size{{10, 0}, {20, 1000}}, []int{2, 4}}
 )
 
-func run(plugin, modules, out string, quick bool) (err error) {
+func run(plugin, modules, dir, out string, quick bool) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("it mounts file systems: run it as root")
 	}
@@ -42,7 +43,7 @@ func run(plugin, modules, out string, quick bool) (err error) {
 	if quick {
 		extent = taste
 	}
-	p, err := newPlace(plugin, modules)
+	p, err := newPlace(plugin, modules, dir)
 	if err != nil {
 		return err
 	}

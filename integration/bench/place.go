@@ -14,6 +14,7 @@ import (
 type place struct {
 	dir     string // below it everything is
 	fs      string // its file system
+	kind    string // of the file system below
 	plugin  string
 	empty   string // floor, doing nothing, and with arguments
 	groot   string // "" if it cannot be had
@@ -26,8 +27,8 @@ type place struct {
 // diskBytes is the size of the file system; of its file only what is written takes room.
 const diskBytes = 12 << 30
 
-func newPlace(plugin, modules string) (p *place, err error) {
-	dir, err := os.MkdirTemp("/var/tmp", "bc-image-plugin-bench-")
+func newPlace(plugin, modules, in string) (p *place, err error) {
+	dir, err := os.MkdirTemp(in, "bc-image-plugin-bench-")
 	if err != nil {
 		return nil, err
 	}

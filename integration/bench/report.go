@@ -16,9 +16,10 @@ func (r *report) printf(format string, args ...any) { fmt.Fprintf(&r.text, forma
 
 // table writes what m holds: the ratio to base first, as that is what another machine will find alike.
 func (r *report) table(m *meter, base string) {
-	r.printf("| | × | median ms | p95 ms | n |\n|---|--:|--:|--:|--:|\n")
+	r.printf("| | × | quiet × | median ms | p95 ms | n |\n|---|--:|--:|--:|--:|--:|\n")
 	for _, name := range m.names {
-		r.printf("| %s | %.2f | %s | %s | %d |\n", name, m.ratio(name, base), ms(m.median(name)), ms(m.quantile(name, 0.95)), len(m.took[name]))
+		quiet := float64(m.quantile(name, 0.1)) / float64(m.quantile(base, 0.1))
+		r.printf("| %s | %.2f | %.2f | %s | %s | %d |\n", name, m.ratio(name, base), quiet, ms(m.median(name)), ms(m.quantile(name, 0.95)), len(m.took[name]))
 	}
 	r.printf("\n")
 }
