@@ -108,7 +108,7 @@ func (s *Store) dismantle(ctx context.Context, id string, finished bool, step fu
 	if err := s.opts.Driver.Unmount(ctx, s.path("mnt", id)); err != nil {
 		return nil, err
 	}
-	if err := removeBelow(ctx, s.path("mnt"), id); err != nil {
+	if err := tree.RemoveIn(ctx, s.path("mnt"), id); err != nil {
 		return nil, err
 	}
 	step("unmount")
@@ -129,17 +129,4 @@ func (s *Store) dismantle(ctx context.Context, id string, finished bool, step fu
 	err = s.opts.Driver.Remove(ctx, s.path("layers"), id)
 	step("remove")
 	return ends, err
-}
-
-// removeBelow removes name below the store's directory dir by descriptor.
-func removeBelow(ctx context.Context, dir, name string) error {
-	d, err := durable.OpenDir(dir, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return tree.Remove(ctx, int(d.Fd()), name)
 }

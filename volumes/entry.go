@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/concourse/bc-image-plugin/volumes/internal/ids"
+	"github.com/concourse/bc-image-plugin/volumes/internal/tree"
 	"golang.org/x/sys/unix"
 )
 
@@ -65,7 +66,7 @@ func (s *Store) findOwn(ctx context.Context, h Handle) (state, string, error) {
 		if !errors.Is(err, errForeign) {
 			return st, id, err
 		}
-		if err := removeBelow(ctx, s.path("volumes", string(st)), h.name); err != nil {
+		if err := tree.RemoveIn(ctx, s.path("volumes", string(st)), h.name); err != nil {
 			return st, "", err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
+	"github.com/concourse/bc-image-plugin/volumes/internal/tree"
 	"golang.org/x/sys/unix"
 )
 
@@ -215,7 +216,7 @@ func (s *Store) unpublish(ctx context.Context, name string, may func() (bool, er
 		return stackTop{}, err
 	}
 	if err != nil { // dropping is what helps: nobody can begin to use it
-		if err := removeBelow(ctx, s.path("caches"), name); err != nil {
+		if err := tree.RemoveIn(ctx, s.path("caches"), name); err != nil {
 			return stackTop{}, err
 		}
 		return stackTop{}, errDamaged

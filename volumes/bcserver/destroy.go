@@ -173,25 +173,12 @@ func sweep(ctx context.Context, s server, p place) error {
 			}
 			return err
 		}
-		if err := removeBelow(ctx, filepath.Join(p.volumes, state), p.handle); err != nil {
+		if err := tree.RemoveIn(ctx, filepath.Join(p.volumes, state), p.handle); err != nil {
 			return err
 		}
 	}
 	if s.Overlays == "" {
 		return nil
 	}
-	return errors.Join(removeBelow(ctx, s.Overlays+"/work", p.handle), removeBelow(ctx, s.Overlays, p.handle))
-}
-
-// removeBelow removes the tree name in the directory dir by descriptor.
-func removeBelow(ctx context.Context, dir, name string) error {
-	if !exists(dir + "/" + name) {
-		return nil
-	}
-	d, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return tree.Remove(ctx, int(d.Fd()), name)
+	return errors.Join(tree.RemoveIn(ctx, s.Overlays+"/work", p.handle), tree.RemoveIn(ctx, s.Overlays, p.handle))
 }

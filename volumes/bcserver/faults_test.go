@@ -11,6 +11,7 @@ import (
 	"github.com/concourse/bc-image-plugin/cachecopy"
 	"github.com/concourse/bc-image-plugin/integration/bctest"
 	"github.com/concourse/bc-image-plugin/volumes"
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 )
 
 func newProxy(t *testing.T, s *bctest.Server) *bctest.Proxy {
@@ -93,7 +94,7 @@ func TestFaultsOfTheServer(t *testing.T) {
 				if !slices.ContainsFunc(p.Requests(), func(s string) bool { return strings.HasPrefix(s, r.method+" "+strings.TrimSuffix(r.path, "*")) }) {
 					t.Fatal("the fault was not met")
 				}
-				wantText(t, err, k.is, k.says, "BaggageClaim server "+p.URL, `"h"`)
+				inspect.WantError(t, err, k.is, k.says, "BaggageClaim server "+p.URL, `"h"`)
 				if errors.Is(err, volumes.ErrNotFound) || errors.Is(err, ErrNoVolume) {
 					t.Errorf("error %v says that something does not exist", err)
 				}
@@ -134,9 +135,9 @@ func TestServerIsDown(t *testing.T) {
 	create(t, caches, "h")
 	check(t, s.Stop())
 	_, err := caches.Create(t.Context(), handle(t, "k"), volumes.Request{Image: image(t)})
-	wantText(t, err, ErrRefused, "is it running?", s.URL, `"k"`)
+	inspect.WantError(t, err, ErrRefused, "is it running?", s.URL, `"k"`)
 	_, _, err = caches.Delete(t.Context(), handle(t, "h"))
-	wantText(t, err, ErrRefused, "is it running?", s.URL, `delete "h"`)
+	inspect.WantError(t, err, ErrRefused, "is it running?", s.URL, `delete "h"`)
 	if _, _, err := caches.Delete(t.Context(), handle(t, "never")); err != nil {
 		t.Errorf("an unknown handle needs no server: %v", err)
 	}
@@ -156,7 +157,7 @@ func TestServerHangs(t *testing.T) {
 	defer cancel()
 	began := time.Now()
 	_, err := caches.Create(ctx, handle(t, "k"), volumes.Request{Image: image(t)})
-	wantText(t, err, context.DeadlineExceeded, "no answer yet", s.URL)
+	inspect.WantError(t, err, context.DeadlineExceeded, "no answer yet", s.URL)
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("create took %s", took)
 	}
@@ -209,7 +210,7 @@ func TestServerIsKilledOverTheFirstVolume(t *testing.T) {
 		p.Set(bctest.Rule{Method: "POST", Count: 1, Fault: bctest.Drop},
 			bctest.Rule{Method: "DELETE", Count: 1, Fault: bctest.Reset, Before: func() { check(t, s.Kill()) }})
 		_, err := caches.Create(t.Context(), handle(t, "h"), volumes.Request{Image: image(t)})
-		wantText(t, err, ErrBadAnswer, "broke off")
+		inspect.WantError(t, err, ErrBadAnswer, "broke off")
 		p.Set()
 		check(t, s.Restart())
 		remove(t, caches, "h")

@@ -2,9 +2,7 @@ package bcserver
 
 import (
 	"context"
-	"errors"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -114,16 +112,3 @@ func remove(t testing.TB, c *cachecopy.Caches, h string) volumes.Deleted {
 	return d
 }
 
-// wantText fails the test if err does not wrap is or does not say all of want.
-func wantText(t testing.TB, err, is error, want ...string) {
-	t.Helper()
-	if !errors.Is(err, is) {
-		t.Errorf("error %v, want one that wraps %q", err, is)
-		return
-	}
-	for _, w := range want {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("error %q does not say %q", err, w)
-		}
-	}
-}

@@ -132,7 +132,7 @@ func TestReboot(t *testing.T) {
 		}
 	}
 	_, _, err := caches.Delete(t.Context(), handle(t, "h"))
-	wantText(t, err, ErrRefused)
+	inspect.WantError(t, err, ErrRefused)
 	check(t, s.Restart())
 	remove(t, caches, "h")
 	wantClean(t, s)
@@ -160,7 +160,7 @@ func TestBusyVolume(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		_, _, err = caches.Delete(ctx, handle(t, "h"))
 		cancel()
-		wantText(t, err, volumes.ErrBusy, "fuser -vm", s.Volumes)
+		inspect.WantError(t, err, volumes.ErrBusy, "fuser -vm", s.Volumes)
 	}
 	check(t, held.Close())
 	remove(t, caches, "h")
@@ -209,7 +209,7 @@ func TestImageOnTheServer(t *testing.T) {
 						img, err := volumes.OpenVolumeImage(vols, own.handle, "")
 						check(t, err)
 						_, err = caches.Create(t.Context(), handle(t, "k"), volumes.Request{Image: img, Privileged: slot})
-						wantText(t, err, volumes.ErrInvalid, "other containers' files")
+						inspect.WantError(t, err, volumes.ErrInvalid, "other containers' files")
 						check(t, img.Close())
 					}
 					check(t, img.Close())
@@ -231,9 +231,9 @@ func TestImageOnTheServer(t *testing.T) {
 				check(t, img.Close())
 				check(t, d.destroy(t.Context(), dir+"/layers", place{vols, name}))
 				_, err = d.VolumesOf(t.Context(), name)
-				wantText(t, err, ErrNoVolume, "parent missing")
+				inspect.WantError(t, err, ErrNoVolume, "parent missing")
 				_, err = volumes.OpenVolumeImage(vols, name, "rootfs")
-				wantText(t, err, unix.ENOENT, "parent missing")
+				inspect.WantError(t, err, unix.ENOENT, "parent missing")
 			}
 			wantClean(t, s)
 		})
@@ -324,9 +324,9 @@ func TestAnotherDriver(t *testing.T) {
 	create(t, caches, "h")
 	embedded := cachecopy.New(volumes.Options{Dir: dir, Driver: overlay.New(overlay.Options{})}, cachecopy.Options{})
 	_, _, err := embedded.Delete(t.Context(), handle(t, "h"))
-	wantText(t, err, volumes.ErrUnsupported, `driver "baggageclaim"`, "--baggageclaim-url")
+	inspect.WantError(t, err, volumes.ErrUnsupported, `driver "baggageclaim"`, "--baggageclaim-url")
 	_, err = embedded.Create(t.Context(), handle(t, "k"), volumes.Request{Image: image(t)})
-	wantText(t, err, volumes.ErrUnsupported, `"baggageclaim"`, `"overlay"`)
+	inspect.WantError(t, err, volumes.ErrUnsupported, `"baggageclaim"`, `"overlay"`)
 	if d := remove(t, caches, "h"); len(d.Copies) != 1 {
 		t.Errorf("%+v", d)
 	}

@@ -53,20 +53,6 @@ func remove(t testing.TB, s *volumes.Store, handle string) error {
 	return err
 }
 
-// wantText fails the test if err does not wrap is or does not say all of want.
-func wantText(t testing.TB, err, is error, want ...string) {
-	t.Helper()
-	if !errors.Is(err, is) {
-		t.Errorf("error %v, want one that wraps %q", err, is)
-		return
-	}
-	for _, w := range want {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("error %q does not say %q", err, w)
-		}
-	}
-}
-
 // files are the paths of all that is in a store, mounts and what is kept of images not counted.
 func files(t testing.TB, store string) []string {
 	t.Helper()
@@ -123,7 +109,7 @@ func TestDeleteOnAFullDisk(t *testing.T) {
 			if err == nil { // small files can find room in what is reserved for them
 				must(t, remove(t, s, "new"))
 			} else {
-				wantText(t, err, unix.ENOSPC, `"new"`, "is full", "MiB free", dir)
+				inspect.WantError(t, err, unix.ENOSPC, `"new"`, "is full", "MiB free", dir)
 				if strings.Contains(err.Error(), "mount-max") {
 					t.Errorf("error %q speaks of mounts", err)
 				}
@@ -173,7 +159,7 @@ func TestCreateOnAnAlmostFullDisk(t *testing.T) {
 							continue
 						}
 						failed++
-						wantText(t, err, unix.ENOSPC, `"h"`, text)
+						inspect.WantError(t, err, unix.ENOSPC, `"h"`, text)
 						if strings.Contains(err.Error(), "mount-max") || strings.Contains(err.Error(), "read-only") {
 							t.Errorf("error %q speaks of something else", err)
 						}
@@ -233,7 +219,7 @@ func TestOutOfInodes(t *testing.T) {
 			for ; err == nil && made < 1_000; made++ {
 				_, err = create(t, s, fmt.Sprint(made), img, idMap != Copy)
 			}
-			wantText(t, err, unix.ENOSPC, "is out of inodes", "not of bytes", dir)
+			inspect.WantError(t, err, unix.ENOSPC, "is out of inodes", "not of bytes", dir)
 			if n, err := s.Capacity(); err != nil || n < 50<<20 {
 				t.Errorf("capacity: %d, %v", n, err)
 			}
@@ -257,8 +243,8 @@ func TestReadOnlyStore(t *testing.T) {
 	defer func() { _ = unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND, "") }()
 
 	_, err = create(t, s, "k", img, true)
-	wantText(t, err, unix.EROFS, `"k"`, "read-only", dir, "remount it read-write")
-	wantText(t, remove(t, s, "h"), unix.EROFS, `"h"`, "read-only", dir, "remount it read-write")
+	inspect.WantError(t, err, unix.EROFS, `"k"`, "read-only", dir, "remount it read-write")
+	inspect.WantError(t, remove(t, s, "h"), unix.EROFS, `"h"`, "read-only", dir, "remount it read-write")
 	must(t, remove(t, s, "unknown"))
 	h, err := volumes.ParseHandle("h")
 	must(t, err)
@@ -283,7 +269,7 @@ func TestReadOnlyStore(t *testing.T) {
 		}
 		must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 		_, err := create(t, s, "k", img, true)
-		wantText(t, err, unix.EROFS, "read-only", dir)
+		inspect.WantError(t, err, unix.EROFS, "read-only", dir)
 		must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND, ""))
 	}
 }
@@ -300,7 +286,7 @@ func TestStoreOnAnOverlay(t *testing.T) {
 	for _, idMap := range []IDMap{Auto, Mount, Copy} {
 		s := newStore(t, merged+"/store", idMap)
 		_, err := create(t, s, "h", newImage(t, 0), true)
-		wantText(t, err, volumes.ErrUnsupported, merged+"/store", "overlay", "ext4, xfs, btrfs or tmpfs")
+		inspect.WantError(t, err, volumes.ErrUnsupported, merged+"/store", "overlay", "ext4, xfs, btrfs or tmpfs")
 		findings := s.Doctor(t.Context())
 		last := findings[len(findings)-1]
 		if last.Level != volumes.Fail || !strings.Contains(last.Text, "overlay") {

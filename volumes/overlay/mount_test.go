@@ -115,7 +115,7 @@ func TestImageThatCannotBeMapped(t *testing.T) {
 	for _, idMap := range []IDMap{Auto, Mount} {
 		never := volumes.New(volumes.Options{Dir: dir + "/store", Driver: New(Options{IDMap: idMap}), NeverCopy: true})
 		_, err := create(t, never, "h", img, false)
-		wantText(t, err, volumes.ErrCannotMap, image, "invalid argument", "--idmap auto")
+		inspect.WantError(t, err, volumes.ErrCannotMap, image, "invalid argument", "--idmap auto")
 		if left := files(t, dir+"/store"); len(left) > 0 {
 			t.Errorf("left: %q", left)
 		}
@@ -147,7 +147,7 @@ func TestProbeFailsForPassingReasons(t *testing.T) {
 		case err == nil:
 			t.Errorf("with %d inodes free: %+v, want the best or an error", free, f)
 		default:
-			wantText(t, err, unix.ENOSPC, "no space left on device")
+			inspect.WantError(t, err, unix.ENOSPC, "no space left on device")
 			if free > 8 {
 				t.Errorf("with %d inodes free: %v", free, err)
 			}

@@ -324,15 +324,7 @@ func (d *Driver) Usage(ctx context.Context, layers, name string) (volumes.LayerU
 
 // Remove implements [volumes.Driver].
 func (d *Driver) Remove(ctx context.Context, layers, name string) error {
-	dir, err := durable.OpenDir(layers, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return tree.Remove(ctx, int(dir.Fd()), name)
+	return tree.RemoveIn(ctx, layers, name)
 }
 
 // kernelVersion is for messages: nothing is decided by it.

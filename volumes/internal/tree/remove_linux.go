@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
 	"golang.org/x/sys/unix"
 )
 
@@ -38,6 +39,19 @@ func Remove(ctx context.Context, dirfd int, name string) error {
 		return fmt.Errorf("remove %q: %w", name, err)
 	}
 	return nil
+}
+
+// RemoveIn is Remove of name below the directory at the path dir. A directory that does not exist has nothing to remove.
+func RemoveIn(ctx context.Context, dir, name string) error {
+	d, err := durable.OpenDir(dir, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return Remove(ctx, int(d.Fd()), name)
 }
 
 // empty removes everything below the root of s.
