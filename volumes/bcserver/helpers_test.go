@@ -111,4 +111,3 @@ func remove(t testing.TB, c *cachecopy.Caches, h string) volumes.Deleted {
 	check(t, err)
 	return d
 }
-
