@@ -156,6 +156,73 @@ func withoutTimes(tree map[string]string) map[string]string {
 	return tree
 }
 
+// A power cut may take the contents of records that were not flushed: of a layer that is used, of a live container.
+func TestGCAfterTornRecords(t *testing.T) {
+	f := newFixture(t, nil)
+	f.generation("k", func(dir string) { write(t, dir+"/file", strings.Repeat("x", 1<<20)) })
+	top := f.top(cachecopy.ID("k"))
+	size := func() uint64 {
+		t.Helper()
+		list, err := f.List(t.Context())
+		check(t, err)
+		return list[0].Bytes
+	}
+	whole := size()
+	check(t, os.Truncate(f.dir+"/layers/"+top+"/layer.json", 0))
+	if size() == whole {
+		t.Fatal("the record was not torn")
+	}
+	if lines := f.gc(volumes.GCOptions{}); len(lines) != 1 || !strings.Contains(lines[0], "measured anew") {
+		t.Errorf("gc says %q", lines)
+	}
+	if got := size(); got != whole {
+		t.Errorf("%d bytes, and %d before", got, whole)
+	}
+
+	v, err := f.Create(t.Context(), handle("h"), privileged, cachecopy.Cache{Key: "k"})
+	check(t, err)
+	record := f.dir + "/layers/" + v.ID + "/layer.json"
+	check(t, os.Truncate(record, 10))
+	if all := f.said(); !strings.Contains(all, `"volumes/live/h": the record`) {
+		t.Errorf("check says %q", all)
+	}
+	if lines := f.gc(volumes.GCOptions{}); len(lines) > 0 {
+		t.Errorf("gc of a live container: %q", lines)
+	}
+	_, _, err = f.Delete(t.Context(), handle("h"))
+	check(t, err)
+	// Nobody knows what it used, but gc.
+	if lines := f.gc(volumes.GCOptions{}); len(lines) != 1 || !strings.Contains(lines[0], top+"/users/"+v.ID+".0") {
+		t.Errorf("gc says %q", lines)
+	}
+}
+
+// An entry that cannot be read may name any layer: nothing is taken for a leftover of containers until it is gone.
+func TestGCBesideADamagedEntry(t *testing.T) {
+	f := newFixture(t, nil)
+	dir := f.open("h", "k", privileged, cachecopy.Always)
+	write(t, dir+"/file", "")
+	entry := f.dir + "/volumes/live/h"
+	id, err := os.Readlink(entry)
+	check(t, err)
+	check(t, os.Remove(entry))
+	check(t, os.Symlink("damaged", entry))
+	write(t, f.dir+"/layers/"+someID+"/fs/file", "") // rubbish, which nobody can know now
+	if all := f.said(); !strings.Contains(all, `"volumes/live/h": cannot be read`) {
+		t.Errorf("check says %q", all)
+	}
+	if lines := f.gc(volumes.GCOptions{}); len(lines) > 0 {
+		t.Errorf("gc says %q", lines)
+	}
+	write(t, dir+"/file", "still there")
+	check(t, os.Remove(entry))
+	check(t, os.Symlink(id, entry))
+	if lines := f.gc(volumes.GCOptions{}); len(lines) != 1 {
+		t.Errorf("gc says %q", lines)
+	}
+	f.promote("h")
+}
+
 // said is all that Check says.
 func (f *fixture) said() string {
 	f.t.Helper()
@@ -266,7 +333,7 @@ func TestGCBesideEverything(t *testing.T) {
 	t.Logf("%d containers, %d promoted, %d drops, %d looks, %d collections", made.Load(), promoted.Load(), dropped.Load(), looks.Load(), collections.Load())
 	check(t, os.RemoveAll(image)) // nobody needs its copy now
 	f.gc(volumes.GCOptions{})
-	if made.Load() < 100 || promoted.Load() < 10 || dropped.Load() < 3 || looks.Load() < 3 || collections.Load() < 3 {
+	if made.Load() < 20 || promoted.Load() < 3 || dropped.Load() < 1 || looks.Load() < 1 || collections.Load() < 1 {
 		t.Error("too little was done to show anything")
 	}
 }

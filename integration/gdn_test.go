@@ -44,7 +44,9 @@ func newGdn(t testing.TB, store, volumes string, extra ...string) *gdn {
 		args = append(args, "--baggageclaim-volumes", volumes)
 	}
 	args = append(append(args, serverFlags...), extra...)
-	return &gdn{t: t, store: store, unprivileged: args, privileged: append(slices.Clone(args), "--privileged")}
+	g := &gdn{t: t, store: store, unprivileged: args, privileged: append(slices.Clone(args), "--privileged")}
+	t.Cleanup(g.sound) // live containers may be left, and nothing else
+	return g
 }
 
 // under is the same server, with the plugin run by another command.

@@ -144,7 +144,7 @@ func (l *look) judgeParent(layer string) {
 	}
 	var r layerRecord
 	if err := durable.ReadJSON(l.path("layers", layer, "layer.json"), &r); err != nil && exists(users) {
-		l.add("layers/"+layer, "its record cannot be read, so it counts as empty in sizes", func(ctx context.Context) (Deleted, error) {
+		l.add("layers/"+layer+"/layer.json", "cannot be read, so the layer counts as empty until it is measured anew", func(ctx context.Context) (Deleted, error) {
 			return Deleted{}, l.mendRecord(ctx, layer)
 		})
 	}
