@@ -89,9 +89,10 @@ func privileged(t testing.TB) Request {
 	return Request{Image: img, Privileged: true}
 }
 
-// contents are the names in the directories of a store that must be empty when there is no container.
+// contents are the names in the directories of a store that must be empty when there is no container, of which there may be some, but no problems.
 func contents(t testing.TB, s *Store) []string {
 	t.Helper()
+	inspect.Sound(t, s.Check)
 	var all []string
 	for _, dir := range []string{"layers", "volumes/init", "volumes/live", "volumes/dead", "images", "mnt"} {
 		names, err := readNames(s.path(dir))
