@@ -332,6 +332,10 @@ func (s *Store) release(ctx context.Context, id string, n int, c copyRecord) err
 		return nil
 	}
 	t, err := s.top(c.Stack)
+	var system *os.PathError
+	if errors.As(err, &system) {
+		return err // passing: the next delete goes on
+	}
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		// The stack's mark stays: whether it is the current one cannot be read. Dropping the stack finds it.
 		s.warn(err)

@@ -376,12 +376,6 @@ func (s *Store) readLedger() ledger {
 }
 
 func (s *Store) writeLedger(l ledger) error {
-	next := s.path("caches.total.next")
-	if err := os.Remove(next); err != nil && !errors.Is(err, unix.ENOENT) {
-		return err
-	}
-	if err := os.Symlink(fmt.Sprintf("%d %d %d", l.bytes, l.next, max(l.swept.Unix(), 0)), next); err != nil {
-		return err
-	}
-	return os.Rename(next, s.path("caches.total"))
+	text := fmt.Sprintf("%d %d %d", l.bytes, l.next, max(l.swept.Unix(), 0))
+	return replaceLink(s.path("caches.total"), s.path("caches.total.next"), text)
 }

@@ -263,15 +263,37 @@ func (s *Store) publish(ctx context.Context, name string, base stackTop, layer s
 	if err := os.Mkdir(s.path("caches", name), 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return now, false, err
 	}
-	next := s.path("caches", name, "next")
-	if err := os.Remove(next); err != nil && !errors.Is(err, unix.ENOENT) {
-		return now, false, err
-	}
 	t := stackTop{generation: base.generation + 1, layer: layer, boot: shortBoot(boot)}
-	if err := os.Symlink(t.String(), next); err != nil {
+	if err := replaceLink(s.stackPointer(name), s.path("caches", name, "next"), t.String()); err != nil {
+		if base.layer == "" { // a stack that still has no generation has no directory
+			err = errors.Join(err, notEmpty(os.Remove(s.path("caches", name))))
+		}
 		return now, false, err
 	}
-	return t, true, os.Rename(next, s.stackPointer(name))
+	return t, true, nil
+}
+
+// replaceLink makes link a symlink of that text, by way of next. After a failure link is what it was.
+func replaceLink(link, next, text string) error {
+	if err := os.Remove(next); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	if err := os.Symlink(text, next); err != nil {
+		return err
+	}
+	err := os.Rename(next, link)
+	if err != nil {
+		err = errors.Join(err, os.Remove(next))
+	}
+	return err
+}
+
+// notEmpty is the error of removing a directory, unless something is in it, or it is gone.
+func notEmpty(err error) error {
+	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
 }
 
 // lockStack takes the lock of one stack. It is held for a few system calls, never while a tree is copied, merged or removed.

@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"os"
 	"strings"
 	"testing"
 )
@@ -54,5 +55,25 @@ func TestValidStack(t *testing.T) {
 		if got := ValidStack(name); got != want {
 			t.Errorf("ValidStack(%q) = %v", name, got)
 		}
+	}
+}
+
+// A pointer that could not be replaced left its temporary link, and a first generation that could not be published an empty directory of the stack.
+func TestFailedPointerLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	check(t, os.MkdirAll(dir+"/current/in-the-way", 0o755))
+	if err := replaceLink(dir+"/current", dir+"/next", "text"); err == nil {
+		t.Fatal("a directory was replaced")
+	}
+	if exists(dir + "/next") {
+		t.Error("the temporary link is left")
+	}
+	check(t, replaceLink(dir+"/other", dir+"/next", "text"))
+	check(t, replaceLink(dir+"/other", dir+"/next", "newer"))
+	if text, err := os.Readlink(dir + "/other"); err != nil || text != "newer" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if err := notEmpty(os.Remove(dir)); err != nil {
+		t.Errorf("a directory that is in use: %v", err)
 	}
 }

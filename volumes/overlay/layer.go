@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,7 +27,9 @@ func (d *Driver) Changed(layers, upper, below string) (bool, error) {
 	}
 	defer a.Close()
 	if names, err := a.Readdirnames(1); len(names) > 0 {
-		return true, err
+		return true, nil
+	} else if !errors.Is(err, io.EOF) {
+		return false, err
 	}
 	b, err := os.Open(filepath.Join(layers, below))
 	if standsAlone && errors.Is(err, unix.ENOENT) {
