@@ -9,6 +9,8 @@ CACHE     ?= $(CURDIR)/.cache
 FUZZTIME  ?= 30s
 # Where `make demo` keeps volumes: embedded, or baggageclaim (a server that it starts).
 BACKEND   ?= embedded
+# How many checks `make snowball` runs.
+CHECKS    ?= 10000
 GO        ?= go
 # The version is the commit that was built; outside a checkout it is "unknown".
 VERSION   := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
@@ -19,7 +21,7 @@ export BC_TEST_CACHE = $(CACHE)
 # The BaggageClaim servers that tests and the demo run (integration/bctest builds them as well, if they are missing).
 SERVERS := $(CACHE)/baggageclaim-v1.11.0 $(CACHE)/baggageclaim-v1.9.1
 
-.PHONY: build test demo bench fuzz lint install setup clean
+.PHONY: build test demo bench snowball fuzz lint install setup clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '-s -w -X main.buildVersion=$(VERSION)' -o bin/bc-image-plugin ./cmd/bc-image-plugin
@@ -49,6 +51,10 @@ demo: setup build
 # One table of everything, which goes to docs/benchmarks.md as well. Its tests are of the disk: some minutes.
 bench: setup build
 	$(GO) run -tags $(TAGS) ./integration/bench -plugin bin/bc-image-plugin
+
+# So many checks by a scheduler for which everything goes wrong, and the same on a BaggageClaim server alone; the report is docs/snowball.md.
+snowball: setup build
+	$(GO) run -tags $(TAGS) ./integration/snowball -plugin bin/bc-image-plugin -checks $(CHECKS) -report docs/snowball.md
 
 # Each fuzz target for FUZZTIME; their corpora also run in `make test`.
 fuzz:

@@ -29,7 +29,7 @@ func TestImportDirection(t *testing.T) {
 		"cachecopy":             {"volumes"},
 		"integration/bench":     {"volumes", "volumes/overlay", "cachecopy", "integration/"},
 		"integration/":          {"imagespec", "volumes", "cachecopy", "integration/"},
-		"integration/snowball/": {"imagespec", "volumes", "cachecopy", "integration/"},
+		"integration/snowball/": {"volumes", "volumes/overlay", "volumes/bcserver", "cachecopy", "integration/"},
 	}
 	onlyIn := map[string]string{
 		"github.com/urfave/cli/":              "cmd/",
