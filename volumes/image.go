@@ -57,10 +57,10 @@ func OpenVolumeImage(volumesDir, volume, sub string) (*Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open BaggageClaim volume %q: %w", volume, err)
 	}
-	if err := refuseEmpty(top, volume); err != nil {
-		return nil, errors.Join(err, top.Close())
-	}
 	shifted, err := readPrivileged(base)
+	if err == nil {
+		err = refuseEmpty(top, volume)
+	}
 	if err != nil {
 		top.Close()
 		return nil, err

@@ -13,7 +13,7 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/concourse/baggageclaim"
@@ -29,25 +29,36 @@ type Client struct {
 	http  *http.Client
 	limit time.Duration
 
-	silent atomic.Bool // a call had no answer in time
+	silent sync.Map // handles of volumes of which a call had no answer in time
 }
 
 const (
 	// callTime bounds one call, but for destroying a volume: that removes its files.
 	callTime    = 10 * time.Second
 	destroyTime = 5 * time.Minute
-	// silentTime bounds each call after one had no answer in time: what is undone then must not wait as long again.
+	// silentTime bounds each call about a volume after one about it had no answer in time: what is undone then must not wait as long again.
 	silentTime = time.Second
 )
 
-func (c *Client) limitOf(method, at string) time.Duration {
-	switch {
-	case c.silent.Load():
+// limitOf returns the time for one call about a volume.
+func (c *Client) limitOf(method, at, handle string) time.Duration {
+	switch _, silent := c.silent.Load(handle); {
+	case silent:
 		return silentTime
 	case method == http.MethodDelete && strings.HasPrefix(at, "/volumes/"):
 		return destroyTime
 	}
 	return c.limit
+}
+
+// volumeOf is the handle of the volume that a request is about, "" if it is about none.
+func volumeOf(at string, in any) string {
+	if r, ok := in.(baggageclaim.VolumeRequest); ok {
+		return r.Handle
+	}
+	_, rest, _ := strings.Cut(strings.TrimPrefix(at, "/"), "/")
+	handle, _, _ := strings.Cut(rest, "/")
+	return handle
 }
 
 // maxAnswer bounds what is read of an answer. A volume takes about 500 bytes in a list.
@@ -236,12 +247,17 @@ func (c *Client) bad(do, what string) error {
 
 // exchange sends a request and reads the whole answer. Without a whole answer the error says how it is missing.
 func (c *Client) exchange(ctx context.Context, method, at string, in any) (status int, body []byte, err error) {
-	limit := c.limitOf(method, at)
+	handle := volumeOf(at, in)
+	limit := c.limitOf(method, at, handle)
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	defer func() {
-		if err != nil && limited.Err() != nil {
-			c.silent.Store(true)
+		switch {
+		case handle == "":
+		case err == nil:
+			c.silent.Delete(handle)
+		case limited.Err() != nil:
+			c.silent.Store(handle, true)
 		}
 	}()
 	var b io.Reader
