@@ -1,0 +1,252 @@
+package torture
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/concourse/bc-image-plugin/imagespec"
+	"github.com/concourse/bc-image-plugin/volumes"
+	"github.com/concourse/bc-image-plugin/volumes/overlay"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// place is a store, for one command at a time, and an image.
+type place struct {
+	dir, store, image string
+	privileged        bool
+}
+
+// keys are those of the caches that are used here.
+var keys = []string{"key 0", "key 1"}
+
+// flags puts the global flags before args.
+func (p *place) flags(args []string) []string {
+	all := []string{"--store", p.store, "--timeout", "20s"}
+	if p.privileged {
+		all = append(all, "--privileged")
+	}
+	return append(all, args...)
+}
+
+// do runs the plugin undisturbed, and returns stdout.
+func (p *place) do(args ...string) (string, error) {
+	out, err := exec.Command(binary, p.flags(args)...).Output()
+	if err != nil {
+		err = fmt.Errorf("%q: %w: %s", args, err, out)
+	}
+	return string(out), err
+}
+
+// url asks for the image with n caches.
+func (p *place) url(n int) string {
+	r := imagespec.Ref{Dir: p.image}
+	for i := range n {
+		r.Caches = append(r.Caches, imagespec.Cache{Key: keys[i], Path: fmt.Sprintf("/cache-%d", i), Promote: imagespec.PromoteOnCommit})
+	}
+	return r.String()
+}
+
+// problems are what the store's own checker finds.
+func (p *place) problems() ([]volumes.Problem, error) {
+	return volumes.New(volumes.Options{Dir: p.store, Driver: overlay.New(overlay.Options{})}).Check(context.Background())
+}
+
+// clean says what is left in the store of h, or of anything that died. It looks itself as well, as the checker may be as wrong as the plugin.
+func (p *place) clean() error {
+	for _, dir := range []string{"volumes/init", "volumes/live", "volumes/dead", "mnt"} {
+		entries, err := os.ReadDir(p.store + "/" + dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if len(entries) > 0 {
+			return fmt.Errorf("left: %s/%s", dir, entries[0].Name())
+		}
+	}
+	points, err := p.mounts()
+	if err == nil && len(points) > 0 {
+		err = fmt.Errorf("left mounted: %q", points)
+	}
+	if err != nil {
+		return err
+	}
+	found, err := p.problems()
+	if err == nil && len(found) > 0 {
+		err = fmt.Errorf("the checker finds %v", found)
+	}
+	return err
+}
+
+// mounts are the mount points below the store.
+func (p *place) mounts() ([]string, error) {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	var points []string
+	for line := range strings.Lines(string(table)) {
+		if point := strings.Fields(line)[4]; strings.HasPrefix(point, p.store+"/") {
+			points = append(points, point)
+		}
+	}
+	return points, err
+}
+
+// wipe takes everything away, so that after a violation the next run begins anew.
+func (p *place) wipe() error {
+	points, err := p.mounts()
+	for _, point := range slices.Backward(points) {
+		err = errors.Join(err, unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
+	}
+	if err != nil {
+		return err // what is mounted must not be walked into
+	}
+	return os.RemoveAll(p.store)
+}
+
+// container is what create answered.
+type container struct {
+	root   string
+	caches []string
+}
+
+func parseSpec(stdout string) (container, error) {
+	var s specs.Spec
+	if err := json.Unmarshal([]byte(stdout), &s); err != nil || s.Root == nil {
+		return container{}, fmt.Errorf("create answered %q: %w", stdout, err)
+	}
+	c := container{root: s.Root.Path}
+	for _, m := range s.Mounts {
+		c.caches = append(c.caches, m.Source)
+	}
+	return c, nil
+}
+
+// whole looks at a container as its processes will: the image, as its root's own, writable, and n caches. It returns the generations of these.
+func (p *place) whole(c container, n int) ([]int, error) {
+	for name, want := range imageFiles {
+		var st unix.Stat_t
+		got, err := os.ReadFile(c.root + "/" + name)
+		if err = errors.Join(err, unix.Lstat(c.root+"/"+name, &st)); err != nil {
+			return nil, err
+		}
+		if root := rootID(p.privileged); string(got) != want || st.Uid != root || st.Gid != root {
+			return nil, fmt.Errorf("the root shows %q with %q of %d:%d", name, got, st.Uid, st.Gid)
+		}
+	}
+	if err := os.WriteFile(c.root+"/written", nil, 0o644); err != nil {
+		return nil, err
+	}
+	if len(c.caches) != n {
+		return nil, fmt.Errorf("%d caches, want %d", len(c.caches), n)
+	}
+	var generations []int
+	for _, dir := range c.caches {
+		g, err := readGeneration(dir)
+		if err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(dir+"/written", nil, 0o644); err != nil {
+			return nil, err
+		}
+		generations = append(generations, g)
+	}
+	return generations, nil
+}
+
+// imageFiles are the image.
+var imageFiles = map[string]string{"etc/name": "image", "bin/tool": "#!/bin/sh\n"}
+
+// rootID is a container's root as the host sees it.
+func rootID(privileged bool) uint32 {
+	if privileged {
+		return 0
+	}
+	return 4294967294
+}
+
+// sums is the file in which a generation says what else belongs to it.
+const sums = "sums"
+
+// writeGeneration makes the next contents of a cache of what it holds: files that change, one that is new, one that goes; and commits. The first has also heavy files
+// that stay: what they weigh decides which layers are merged.
+func writeGeneration(dir string, g, heavy int) error {
+	files := map[string]string{"number": strconv.Itoa(g), "dir/number": strconv.Itoa(g), fmt.Sprintf("only-%d", g): "x"}
+	if g == 1 {
+		for i := range heavy {
+			files[fmt.Sprintf("stays-%d", i)] = "x"
+		}
+	}
+	err := os.MkdirAll(dir+"/dir", 0o755)
+	for name, text := range files {
+		err = errors.Join(err, os.WriteFile(dir+"/"+name, []byte(text), 0o644))
+	}
+	if g > 1 {
+		err = errors.Join(err, os.Remove(fmt.Sprintf("%s/only-%d", dir, g-1)))
+	}
+	sum, failed := contents(dir)
+	return errors.Join(err, failed, os.WriteFile(dir+"/"+sums, []byte(sum), 0o644), os.WriteFile(dir+"/.bc-cache-commit", nil, 0o644))
+}
+
+// readGeneration returns which one a cache shows, 0 for an empty one. It has to be whole, and nothing else.
+func readGeneration(dir string) (int, error) {
+	names, err := os.ReadDir(dir)
+	if err != nil || len(names) == 0 {
+		return 0, err
+	}
+	want, err := os.ReadFile(dir + "/" + sums)
+	if err != nil {
+		return 0, err
+	}
+	got, err := contents(dir)
+	if err != nil {
+		return 0, err
+	}
+	if got != string(want) {
+		return 0, fmt.Errorf("the cache is no generation: it holds\n%s and its list says\n%s", got, want)
+	}
+	number, err := os.ReadFile(dir + "/number")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(string(number))
+}
+
+// contents lists a cache's files with their hashes.
+func contents(dir string) (string, error) {
+	var b strings.Builder
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || d.Name() == sums {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		fmt.Fprintf(&b, "%x %s\n", sha256.Sum256(text), strings.TrimPrefix(path, dir))
+		return err
+	})
+	return b.String(), err
+}
+
+// tree lists the store's names with their kinds and modes. What was counted and measured (caches.total, images/*.size) comes when it is first needed.
+func tree(dir string) ([]string, error) {
+	var list []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := strings.TrimPrefix(path, dir)
+		if name == "/caches.total" || strings.HasSuffix(name, ".size") {
+			return nil
+		}
+		info, err := d.Info()
+		list = append(list, fmt.Sprintf("%s %s", info.Mode(), name))
+		return err
+	})
+	return list, err
+}
