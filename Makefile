@@ -21,7 +21,7 @@ export BC_TEST_CACHE = $(CACHE)
 # The BaggageClaim servers that tests and the demo run (integration/bctest builds them as well, if they are missing).
 SERVERS := $(CACHE)/baggageclaim-v1.11.0 $(CACHE)/baggageclaim-v1.9.1
 
-.PHONY: build test demo bench snowball fuzz lint install setup clean
+.PHONY: build test torture demo bench snowball fuzz lint install setup clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '-s -w -X main.buildVersion=$(VERSION)' -o bin/bc-image-plugin ./cmd/bc-image-plugin
@@ -43,6 +43,11 @@ test: setup lint
 	$(GO) test -race -p 1 -tags $(TAGS) -timeout 14m ./...
 	cd integration/garden && $(GO) vet ./... && $(GO) test ./...
 	@[ -n "$$GDN_BIN" ] || echo "integration/garden was only built: set GDN_BIN to a real gdn to run it"
+
+# Every system call of every command, killed and failing: docs/reliability.md. `make test` does a sample.
+torture:
+	mkdir -p bin
+	BC_TORTURE=$${BC_TORTURE:-all} BC_TORTURE_REPORT=$(CURDIR)/bin/torture.md $(GO) test -tags $(TAGS) -count 1 -timeout 6h -run TestTorture -v ./integration/torture
 
 demo: setup build
 	$(GO) run -tags $(TAGS) ./integration/demo -plugin bin/bc-image-plugin -image $(CACHE)/debian -backend $(BACKEND) \

@@ -9,6 +9,6 @@
 //	make torture                     the whole matrix; the report is bin/torture.md
 //	go test ./integration/torture    a sample of BC_TORTURE_SECONDS (40), by BC_TORTURE_SEED
 //	BC_TORTURE=kill                  the kills only, each of them
-//	BC_TORTURE_ONLY='SCENARIO FAULT CALL N'    one point, as the report names it
+//	BC_TORTURE_ONLY='SCENARIO FAULT CALL N'    one point, as the report names it; or all that begin so, such as 'drop KILL'
 //	BC_TORTURE_SOURCE=DIR            the plugin of another source, such as one with a mistake put in
 package torture

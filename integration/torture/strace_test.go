@@ -77,9 +77,12 @@ func (p *place) strace(f *fault, args []string) (run, error) {
 	log := p.dir + "/strace"
 	names := maps.Clone(changing)
 	maps.Copy(names, looking)
-	argv := []string{"-f", "--seccomp-bpf", "-qq", "-s", "200", "-e", "signal=none", "-o", log, "-e", "trace=?" + strings.Join(slices.Sorted(maps.Keys(names)), ",?")} // ?: if this strace knows it
+	argv := []string{"-f", "-qq", "-s", "200", "-e", "signal=none", "-o", log, "-e", "trace=?" + strings.Join(slices.Sorted(maps.Keys(names)), ",?")} // ?: if this strace knows it
 	if f != nil {
 		argv = append(argv, "-e", f.flag())
+	}
+	if f == nil || f.what != "KILL" {
+		argv = append(argv, "--seccomp-bpf") // strace 6.1 delivers no signal from a stop that seccomp made, and says nothing
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

@@ -2,6 +2,7 @@ package torture
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
+	"golang.org/x/sys/unix"
 )
 
 // binary is the plugin, with its work on the main thread.
@@ -92,7 +94,7 @@ type prepared struct {
 	empty    []string
 }
 
-// TestTorture puts faults into runs: all with BC_TORTURE=all, all kills with BC_TORTURE=kill, one with BC_TORTURE_ONLY, else a sample.
+// TestTorture puts faults into runs: all with BC_TORTURE=all, all kills with BC_TORTURE=kill, those that begin as BC_TORTURE_ONLY, else a sample.
 func TestTorture(t *testing.T) {
 	inspect.NeedRoot(t)
 	inspect.NeedTool(t, "strace")
@@ -102,16 +104,16 @@ func TestTorture(t *testing.T) {
 	t.Logf("BC_TORTURE_SEED=%d", seed)
 
 	rep := newReport()
-	dir := newPlace(t).dir
 	var jobs []job
-	for i, s := range scenarios {
-		if !strings.HasPrefix(only, s.name+" ") && only != "" {
+	for _, s := range scenarios {
+		if !strings.HasPrefix(only+" ", s.name+" ") && only != "" {
 			continue
 		}
-		ready, traced := prepare(t, s, fmt.Sprintf("%s/template-%d", dir, i))
+		ready, traced := prepare(t, s)
 		rep.planned(s, traced)
 		for _, f := range faults(traced.calls) {
-			if (only == "" && (which != "kill" || f.what == "KILL")) || only == s.name+" "+f.String() {
+			point := s.name + " " + f.String() + " "
+			if (which != "kill" || f.what == "KILL") && (only == "" || strings.HasPrefix(point, only+" ")) {
 				jobs = append(jobs, job{ready, f})
 			}
 		}
@@ -208,11 +210,11 @@ func (j job) run(p *place) (hit call, outcome string, err error) {
 }
 
 // prepare makes a scenario's template, and traces one run without a fault, which has to keep all that is promised.
-func prepare(t *testing.T, s scenario, template string) (*prepared, run) {
+func prepare(t *testing.T, s scenario) (*prepared, run) {
 	t.Helper()
 	p := newPlace(t)
 	p.privileged = s.privileged
-	ready := &prepared{scenario: s, template: template}
+	ready := &prepared{scenario: s, template: p.dir + "/template"}
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -226,9 +228,9 @@ func prepare(t *testing.T, s scenario, template string) (*prepared, run) {
 	must(p.wipe())
 	must(s.makeTemplate(p))
 	if !s.fresh {
-		must(os.Rename(p.store, template))
+		must(os.Rename(p.store, ready.template))
 	}
-	must(s.ready(p, template))
+	must(s.ready(p, ready.template))
 	traced, err := p.strace(nil, s.command(s, p))
 	must(err)
 	_, err = s.judge(p, nil, call{}, traced, ready.empty)
@@ -236,26 +238,29 @@ func prepare(t *testing.T, s scenario, template string) (*prepared, run) {
 	return ready, traced
 }
 
-// newPlace is a directory with an image, and no store yet.
+// newPlace is a file system in memory, which a busy disk does not make slow, with an image, and no store yet.
 func newPlace(t *testing.T) *place {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "torture-")
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0711"); err != nil {
+		t.Fatal(errors.Join(err, os.Remove(dir)))
+	}
 	p := &place{dir: dir, store: dir + "/store", image: dir + "/image"}
 	t.Cleanup(func() {
 		err := p.wipe()
 		if err == nil {
-			err = os.RemoveAll(dir)
+			err = unix.Unmount(dir, 0)
+		}
+		if err == nil {
+			err = os.Remove(dir)
 		}
 		if err != nil {
 			t.Errorf("cleaning up: %v", err)
 		}
 	})
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
 	for name, text := range imageFiles {
 		path := p.image + "/" + name
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
