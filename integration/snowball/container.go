@@ -152,9 +152,6 @@ func readTree(dir string, privileged bool) (tree, error) {
 	return t, err
 }
 
-// fdFile is a file of a descriptor of our own.
-func fdFile(fd int) *os.File { return os.NewFile(uintptr(fd), "pipe") }
-
 // makeImage makes a BaggageClaim volume as an image resource leaves it, with a small root file system of static busybox, and returns its tree.
 func makeImage(volumes, handle string) (string, error) {
 	busybox, err := exec.LookPath("busybox")

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -50,15 +51,14 @@ func (g *gdn) call(privileged bool, h how, args ...string) ([]byte, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	if h.unread {
-		var fds [2]int
-		if err := syscall.Pipe2(fds[:], syscall.O_CLOEXEC); err != nil {
+		r, w, err := os.Pipe()
+		if err != nil {
 			return nil, err
 		}
-		if err := syscall.Close(fds[0]); err != nil {
-			return nil, err
-		}
-		w := fdFile(fds[1])
 		defer w.Close()
+		if err := r.Close(); err != nil {
+			return nil, err
+		}
 		cmd.Stdout = w
 	} else {
 		cmd.Stdout = &stdout

@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -45,8 +44,12 @@ func report(o options, ours *result, alone *plainResult) string {
 	line("all done", ours.caches)
 	line("caches dropped", ours.after)
 	b.WriteString(table([]string{"checks", "containers", "mounts", "layers", "inodes", "MiB in files"}, rows))
-	p("\nAll done: no container, no mount, and no layer but those of the caches, at %d generations in all. The contents of each cache were those of the model, file by file (SHA-256),", ours.generations)
-	p("for both kinds of containers; they were also compared at each create. Every inode of the store, and every byte in files, is explained by the caches' layers. `Store.Check` found nothing; at the rows\nbefore, nothing but what the next `gc` removed.\n")
+	p("\nAll done: no container, no mount, and no layer but those of the caches, at %d generations in all. The contents of each cache are those of the model, file by file (SHA-256),", ours.generations)
+	p("for both kinds of containers, as they were at each create. `Store.Check` finds nothing; at the rows before, nothing but what the next `gc` removed.")
+	if o.url == "" {
+		p("Every inode of the store, and every byte in files, is explained by the caches' layers.")
+	}
+	p("")
 	if alone == nil {
 		return b.String()
 	}
@@ -96,23 +99,18 @@ func table(head []string, rows [][]string) string {
 		}
 		fmt.Fprintf(w, "| %s |\n", strings.Join(r, "\t| "))
 	}
-	w.Flush() //nolint:errcheck // to memory
+	w.Flush() // to memory
 	return b.String()
 }
 
 func machine() string {
-	var u syscall.Utsname
-	release := "unknown"
-	if syscall.Uname(&u) == nil {
-		release = ""
-		for _, c := range u.Release {
-			if c == 0 {
-				break
-			}
-			release += string(byte(c))
+	read := func(path string) string {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err.Error()
 		}
+		first, _, _ := strings.Cut(strings.TrimSpace(string(b)), " ")
+		return first
 	}
-	load, _ := os.ReadFile("/proc/loadavg")
-	first, _, _ := strings.Cut(string(load), " ")
-	return fmt.Sprintf("%d cores, Linux %s, load %s at the end (others work on the machine)", runtime.NumCPU(), release, first)
+	return fmt.Sprintf("%d cores, Linux %s, load average %s at the end", runtime.NumCPU(), read("/proc/sys/kernel/osrelease"), read("/proc/loadavg"))
 }

@@ -57,7 +57,7 @@ func TestSnowball(t *testing.T) {
 			}
 		}
 	}
-	for _, what := range []string{"in runc", "found by gc"} {
+	for _, what := range []string{"in runc", "found by gc in volumes/live"} {
 		if !strings.Contains(ours, "| "+what+" ") {
 			t.Errorf("nothing was %s", what)
 		}

@@ -122,14 +122,15 @@ func (s *snow) gc(minAge time.Duration) error {
 	s.mu.Lock()
 	forgotten := maps.Clone(s.forgotten)
 	s.mu.Unlock()
-	// By the 30 s of all commands it does not get through a hundred containers on a machine as busy as this one; that is a failure, though the next one goes on.
+	// In the 30 s of all commands it does not get through a hundred containers on a busy machine, and says so; the next one would go on.
 	out, err := s.call(false, how{timeout: hangs / 2}, "gc", "--depot", s.depot(), "--min-age", minAge.String())
 	if err != nil {
 		return broken{fmt.Errorf("gc: %w: %s", err, out)}
 	}
 	for line := range strings.Lines(string(out)) {
-		if strings.HasPrefix(line, "removed ") {
-			s.count("found by gc")
+		if found, ok := strings.CutPrefix(line, `removed  "`); ok {
+			path, _, _ := strings.Cut(found, `"`)
+			s.count("found by gc in " + filepath.Dir(path))
 		}
 	}
 	maps.DeleteFunc(forgotten, func(n int, _ bool) bool { return s.nothingOf(n) != nil })
