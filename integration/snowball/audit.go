@@ -118,12 +118,12 @@ func (s *snow) audit(before counts) (caches, after counts, _ error) {
 	if caches.entries != 0 || caches.mounts != 0 || caches.layers != layers {
 		return fail("left: %d entries, %d mounts, %d layers; the caches have %d layers", caches.entries, caches.mounts, caches.layers, layers)
 	}
-	if !s.onServer() {
+	if s.url == "" {
 		if err := s.account(before, caches, layers, kept, bytes, entries); err != nil {
 			return caches, after, err
 		}
 	}
-	if n, err := names(s.store() + "/mnt"); err != nil || n != 0 {
+	if n, err := names(s.dir + "/mnt"); err != nil || n != 0 {
 		return fail("%d mount points are left, %v", n, err)
 	}
 	if err := s.drop(kept); err != nil {
@@ -140,7 +140,7 @@ func (s *snow) audit(before counts) (caches, after counts, _ error) {
 
 // account fails if the store takes an inode, or a byte in a file, that its caches' layers do not explain.
 func (s *snow) account(before, caches counts, layers, kept int, bytes, entries int64) error {
-	trees, err := filepath.Glob(s.store() + "/layers/*/fs")
+	trees, err := filepath.Glob(s.dir + "/layers/*/fs")
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (s *snow) account(before, caches counts, layers, kept int, bytes, entries i
 		}
 		dirBytes -= top.Blocks * 512
 	}
-	durable, err := filepath.Glob(s.store() + "/layers/*/durable")
+	durable, err := filepath.Glob(s.dir + "/layers/*/durable")
 	if err != nil {
 		return err
 	}

@@ -48,7 +48,8 @@ const inRunc = 40
 type snow struct {
 	gdn
 	seed      uint64
-	work      string // a directory for bundles
+	dir, url  string // the store; the server that keeps its layers, or ""
+	work      string // a directory for bundles and the depot
 	resources []*resource
 	buildRoot string
 
@@ -223,7 +224,7 @@ func (s *snow) destroy(rng *rand.Rand, r *resource, n int, spec specs.Spec, comm
 // nothingOf fails if the store has an entry of the check.
 func (s *snow) nothingOf(n int) error {
 	for _, dir := range []string{"init", "live", "dead"} {
-		if path := filepath.Join(s.store(), "volumes", dir, handleOf(n)); exists(path) {
+		if path := filepath.Join(s.dir, "volumes", dir, handleOf(n)); exists(path) {
 			return broken{fmt.Errorf("%s is left", path)}
 		}
 	}

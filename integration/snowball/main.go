@@ -122,7 +122,7 @@ type result struct {
 
 // newSnow is a load that has not begun.
 func (o options) newSnow(work string) (*snow, error) {
-	s := &snow{seed: o.seed, work: work, happened: map[string]int{}, forgotten: map[int]bool{}}
+	s := &snow{seed: o.seed, dir: o.dir, url: o.url, work: work, happened: map[string]int{}, forgotten: map[int]bool{}}
 	s.gdn = gdn{plugin: o.plugin, flags: []string{"--store", o.dir, "--baggageclaim-volumes", work + "/volumes"}}
 	if o.url != "" {
 		s.flags = append(s.flags, "--baggageclaim-url", o.url)

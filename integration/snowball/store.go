@@ -25,9 +25,6 @@ type counts struct {
 	inodes, fileBytes       int64 // of all but containers' mount points; bytes as du counts those of regular files
 }
 
-// store is the directory that the flags name.
-func (s *snow) store() string { return s.flags[1] }
-
 // depot is the directory in which gdn notes its containers.
 func (s *snow) depot() string { return filepath.Join(s.work, "depot") }
 
@@ -43,14 +40,14 @@ func (s *snow) unknow(handle string) error {
 // look counts from the disk. It asks the plugin nothing.
 func (s *snow) look() (c counts, err error) {
 	for _, dir := range []string{"volumes/init", "volumes/live", "volumes/dead"} {
-		n, nerr := names(filepath.Join(s.store(), dir))
+		n, nerr := names(filepath.Join(s.dir, dir))
 		err = errors.Join(err, nerr)
 		c.entries += n
 	}
-	layers, lerr := names(s.store() + "/layers")
-	mounts, merr := mountsBelow(s.store())
+	layers, lerr := names(s.dir + "/layers")
+	mounts, merr := mountsBelow(s.dir)
 	c.layers, c.mounts = layers, len(mounts)
-	inodes, fileBytes, _, uerr := usage(s.store())
+	inodes, fileBytes, _, uerr := usage(s.dir)
 	c.inodes, c.fileBytes = inodes, fileBytes
 	return c, errors.Join(err, lerr, merr, uerr)
 }
@@ -175,15 +172,11 @@ func (s *snow) caches() (map[string]volumes.StackInfo, error) {
 	return all, err
 }
 
-func (s *snow) onServer() bool { return slices.Contains(s.flags, "--baggageclaim-url") }
-
 // open returns the store as the library sees it.
 func (s *snow) open() *cachecopy.Caches {
 	var driver volumes.Driver = overlay.New(overlay.Options{})
-	for i, f := range s.flags {
-		if f == "--baggageclaim-url" {
-			driver = bcserver.New(bcserver.Options{URL: s.flags[i+1]})
-		}
+	if s.url != "" {
+		driver = bcserver.New(bcserver.Options{URL: s.url})
 	}
-	return cachecopy.New(volumes.Options{Dir: s.store(), Driver: driver}, cachecopy.Options{})
+	return cachecopy.New(volumes.Options{Dir: s.dir, Driver: driver}, cachecopy.Options{})
 }
