@@ -162,7 +162,7 @@ func (p *place) limits(m *meter) string {
   anew each time (0.1 ×), as one that is kept would be a mount that stays.
 * The start of a larger program. What is linked in initialises itself before main runs, used or not. Measured alone, as an import of an empty program: os, fmt and x/sys
   0.07 ×; encoding/json, crypto/sha256, logrus and net/url together 0.07 ×; urfave/cli with text/template and regexp 0.15 ×, although gdn's command lines never get there.
-  (net/http would be 0.23 ×, which is why the BaggageClaim driver has a small client of its own.)
+  net/http, which the BaggageClaim driver needs, 0.23 ×.
 * Where more commands run at once than there are processors, what counts is processor time, and of that a create takes what its threads, page faults and system
   calls in the kernel take, beside the waiting that it no longer has.
 * To clone a mount (open_tree(2)), which each unprivileged create does twice, the kernel looks at all mounts on the same file system's mount (fs/namespace.c,
