@@ -91,7 +91,7 @@ func usage(dir string) (inodes, fileBytes, dirBytes int64, err error) {
 			err = syscall.Lstat(path, &st)
 		}
 		switch {
-		case errors.Is(err, fs.ErrNotExist):
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR): // a directory became a whiteout
 			return nil
 		case err != nil:
 			return err
@@ -127,7 +127,11 @@ func (s *snow) gc(minAge time.Duration) error {
 	for line := range strings.Lines(string(out)) {
 		if found, ok := strings.CutPrefix(line, `removed  "`); ok {
 			path, _, _ := strings.Cut(found, `"`)
-			s.count("found by gc in " + filepath.Dir(path))
+			dir := filepath.Dir(path)
+			if strings.HasPrefix(dir, "caches/") {
+				dir = "caches"
+			}
+			s.count("found by gc in " + dir)
 		}
 	}
 	maps.DeleteFunc(forgotten, func(n int, _ bool) bool { return s.nothingOf(n) != nil })
