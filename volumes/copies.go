@@ -333,7 +333,7 @@ func (s *Store) release(ctx context.Context, id string, n int, c copyRecord) err
 	}
 	t, err := s.top(c.Stack)
 	var system *os.PathError
-	if errors.As(err, &system) {
+	if errors.As(err, &system) && !errors.Is(err, unix.EINVAL) { // EINVAL: it is no symlink
 		return err // passing: the next delete goes on
 	}
 	if err != nil && !errors.Is(err, ErrNotFound) {

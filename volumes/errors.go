@@ -61,7 +61,7 @@ func (s *Store) whatIsFull() string {
 	// File systems that make inodes as they need them (btrfs) say 0 in all.
 	case fs.Files > 0 && fs.Ffree < fs.Files/100+16:
 		return fmt.Sprintf("the file system of the store %q is out of inodes (%d of %d free), not of bytes", s.dir, fs.Ffree, fs.Files)
-	case fs.Bavail < fs.Blocks/50 || free < 64<<20:
+	case fs.Bavail < fs.Blocks/50 || free < min(64<<20, fs.Blocks/10*uint64(fs.Bsize)):
 		return fmt.Sprintf("the file system of the store %q is full (%d MiB of %d MiB free)", s.dir, free>>20, fs.Blocks*uint64(fs.Bsize)>>20)
 	}
 	return fmt.Sprintf("the file system of the store %q has room (%d MiB free), so a limit of the kernel may be reached, such as fs.mount-max or user.max_user_namespaces",
