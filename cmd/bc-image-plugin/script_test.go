@@ -43,6 +43,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("LONG255", strings.Repeat("n", 255))
 			env.Setenv("LONG256", strings.Repeat("n", 256))
 			env.Setenv("BC_IMAGE_PLUGIN_STORE", env.WorkDir+"/store")
+			env.Setenv("GORACE", "atexit_sleep_ms=0") // the plugin is this binary, which with -race would sleep a second at each exit
 			return nil
 		},
 		Condition: func(cond string) (bool, error) {
