@@ -38,9 +38,9 @@ $(CACHE)/baggageclaim-v1.9.1: integration/baggageclaim/v1.9.1/go.mod
 $(SERVERS):
 	CGO_ENABLED=0 $(GO) build -C $(<D) -o $(abspath $@) github.com/concourse/baggageclaim/cmd/baggageclaim
 
-# -p 1: packages make mounts and loop devices; two cores are kept busy by the parallel tests of one.
+# -p 2: much of what the tests do is to wait, for unmounts, for loop devices and for each other.
 test: setup lint
-	$(GO) test -race -p 1 -tags $(TAGS) -timeout 14m ./...
+	$(GO) test -race -p 2 -tags $(TAGS) -timeout 14m ./...
 	cd integration/garden && $(GO) vet ./... && $(GO) test ./...
 	@[ -n "$$GDN_BIN" ] || echo "integration/garden was only built: set GDN_BIN to a real gdn to run it"
 

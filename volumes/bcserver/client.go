@@ -62,7 +62,7 @@ func volumeOf(at string, in any) string {
 }
 
 // maxAnswer bounds what is read of an answer. A volume takes about 500 bytes in a list.
-const maxAnswer = 64 << 20
+const maxAnswer = 16 << 20
 
 // NewClient returns a client of the server at url, which [ParseURL] returned. It makes no connection.
 func NewClient(url string) *Client {
