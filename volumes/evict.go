@@ -195,11 +195,7 @@ func (s *Store) finishDrops(ctx context.Context, name string) error {
 		return err
 	}
 	defer unlock()
-	err = os.Remove(s.path("caches", name))
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
-		return nil
-	}
-	return err
+	return notEmpty(os.Remove(s.path("caches", name)))
 }
 
 // errDamaged: the pointer that was removed could not be read.
@@ -377,5 +373,5 @@ func (s *Store) readLedger() ledger {
 
 func (s *Store) writeLedger(l ledger) error {
 	text := fmt.Sprintf("%d %d %d", l.bytes, l.next, max(l.swept.Unix(), 0))
-	return replaceLink(s.path("caches.total"), s.path("caches.total.next"), text)
+	return durable.ReplaceLink(s.path("caches.total"), s.path("caches.total.next"), text)
 }

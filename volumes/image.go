@@ -21,7 +21,8 @@ type Image struct {
 	dir     *os.File // O_PATH
 	parent  *os.File // O_PATH directory that holds it; nil if metadata is not looked for
 	path    string
-	shifted *bool // what its keeper's own record says of the ownership; nil: nothing
+	real    string // see realPath
+	shifted *bool  // what its keeper's own record says of the ownership; nil: nothing
 	stat    unix.Stat_t
 }
 
@@ -269,8 +270,14 @@ func (i *Image) contains(dir string) bool {
 	return true
 }
 
+// realPath is where the image was when it was first asked for.
 func (i *Image) realPath() (string, error) {
-	return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", i.dir.Fd()))
+	if i.real != "" {
+		return i.real, nil
+	}
+	var err error
+	i.real, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", i.dir.Fd()))
+	return i.real, err
 }
 
 // withoutMounts returns the image's directory with nothing mounted on the directories in it, as overlayfs sees it too, and what closes it.

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/concourse/bc-image-plugin/volumes/internal/ids"
-	"golang.org/x/sys/unix"
 )
 
 // lost says whether the store's directory was lost, or never made, while its driver may have trees of it.
@@ -30,6 +30,13 @@ func (s *Store) foundElsewhere(ctx context.Context, h Handle) (found bool, err e
 	return found, err
 }
 
+// madeFor returns the container that a layer of that name was made for: it is the container's own, or one of its copies. The name comes from outside.
+func madeFor(name string) (id string, ok bool) {
+	id, part, nested := strings.Cut(name, "/")
+	n, err := strconv.Atoi(strings.TrimPrefix(part, "cache-"))
+	return id, ids.Valid(id) && (!nested || err == nil && n >= 0 && part == copyName(n))
+}
+
 // adopt makes entries of the containers that the driver knows of, so that Delete finds them. What their copies were good for was in the
 // records that are lost: they are dropped. The caller holds the lock of store.json; the directories of the store exist.
 func (s *Store) adopt(ctx context.Context) error {
@@ -39,8 +46,8 @@ func (s *Store) adopt(ctx context.Context) error {
 	}
 	return f.Find(ctx, s.path("layers"), "", func(container, name string) (bool, error) {
 		h, err := ParseHandle(container)
-		id, _, _ := strings.Cut(name, "/")
-		if err != nil || !ids.Valid(id) || strings.Count(name, "/") > 1 {
+		id, ok := madeFor(name)
+		if err != nil || !ok {
 			s.warn(fmt.Errorf("a volume says that it is layer %q of container %q: it is left alone", name, container))
 			return false, nil
 		}
@@ -56,9 +63,6 @@ func (s *Store) adopt(ctx context.Context) error {
 			return false, nil
 		}
 		err = os.MkdirAll(s.path("layers", name), 0o700)
-		if errors.Is(err, unix.EEXIST) {
-			err = nil
-		}
 		return err == nil, err
 	})
 }

@@ -264,28 +264,13 @@ func (s *Store) publish(ctx context.Context, name string, base stackTop, layer s
 		return now, false, err
 	}
 	t := stackTop{generation: base.generation + 1, layer: layer, boot: shortBoot(boot)}
-	if err := replaceLink(s.stackPointer(name), s.path("caches", name, "next"), t.String()); err != nil {
+	if err := durable.ReplaceLink(s.stackPointer(name), s.path("caches", name, "next"), t.String()); err != nil {
 		if base.layer == "" { // a stack that still has no generation has no directory
 			err = errors.Join(err, notEmpty(os.Remove(s.path("caches", name))))
 		}
 		return now, false, err
 	}
 	return t, true, nil
-}
-
-// replaceLink makes link a symlink of that text, by way of next. After a failure link is what it was.
-func replaceLink(link, next, text string) error {
-	if err := os.Remove(next); err != nil && !errors.Is(err, unix.ENOENT) {
-		return err
-	}
-	if err := os.Symlink(text, next); err != nil {
-		return err
-	}
-	err := os.Rename(next, link)
-	if err != nil {
-		err = errors.Join(err, os.Remove(next))
-	}
-	return err
 }
 
 // notEmpty is the error of removing a directory, unless something is in it, or it is gone.

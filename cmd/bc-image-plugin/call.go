@@ -50,6 +50,7 @@ type call struct {
 	log     *logrus.Logger
 	started time.Time
 	answer  answer
+	volumes volumes.Driver // see driver
 
 	mu    sync.Mutex // a command that is stuck may still write while its end is logged
 	facts logrus.Fields
@@ -139,13 +140,18 @@ func (c *call) caches() *cachecopy.Caches {
 	return cachecopy.New(store, cachecopy.Options{MaxBytes: c.config.cacheMaxBytes, MaxAge: c.config.cacheMaxAge})
 }
 
-// driver returns what makes volumes: our own overlays, in volumes of a BaggageClaim server if one is named.
+// driver returns what makes volumes: our own overlays, in volumes of a BaggageClaim server if one is named. It is the same for the whole command, which so has one
+// connection to a server.
 func (c *call) driver() volumes.Driver {
 	o := overlay.Options{IDMap: overlay.IDMap(c.config.idMap)}
-	if c.config.baggageclaimURL != "" {
-		return bcserver.New(bcserver.Options{URL: c.config.baggageclaimURL, Overlay: o})
+	switch {
+	case c.volumes != nil:
+	case c.config.baggageclaimURL != "":
+		c.volumes = bcserver.New(bcserver.Options{URL: c.config.baggageclaimURL, Overlay: o})
+	default:
+		c.volumes = overlay.New(o)
 	}
-	return overlay.New(o)
+	return c.volumes
 }
 
 // fact adds to the data of the command's log line.

@@ -95,9 +95,6 @@ func ParseURL(s string) (string, error) {
 	return u.Scheme + "://" + u.Host, nil
 }
 
-// Close closes the idle connection.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
-
 // Start asks the server to make a volume, and does not wait for it. Whatever it returns, the server may be making the volume: [Client.Wait] and
 // [Client.Forget] tell, and Destroy is needed. It must not be called again with one handle: the server would destroy what that volume holds.
 func (c *Client) Start(ctx context.Context, r baggageclaim.VolumeRequest) error {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/concourse/bc-image-plugin/volumes"
+	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
 	"github.com/concourse/bc-image-plugin/volumes/internal/ids"
 	"github.com/concourse/bc-image-plugin/volumes/internal/mnt"
 	"github.com/concourse/bc-image-plugin/volumes/internal/tree"
@@ -122,11 +123,7 @@ func lose(layers string, p place) error {
 	if err := os.Mkdir(lostPath(layers), 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	f, err := os.OpenFile(lostPath(layers)+"/"+p.handle, os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	return f.Close()
+	return durable.Touch(lostPath(layers) + "/" + p.handle)
 }
 
 // findLost destroys what was noted by lose. The server is known now.
@@ -177,7 +174,7 @@ func sweep(ctx context.Context, s server, p place) error {
 			return err
 		}
 	}
-	if s.Overlays == "" {
+	if s.Overlays == "" || s.Volumes != p.volumes { // it was made by another server than the one that is known now
 		return nil
 	}
 	return errors.Join(tree.RemoveIn(ctx, s.Overlays+"/work", p.handle), tree.RemoveIn(ctx, s.Overlays, p.handle))

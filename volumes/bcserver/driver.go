@@ -48,14 +48,8 @@ func (d *Driver) Probe(ctx context.Context, scratch volumes.View) (volumes.Featu
 	if err != nil {
 		return volumes.Features{}, err
 	}
-	s, err := look(d.opts.URL, p)
+	s, err := d.learn(ctx, scratch.Layers, p)
 	if err != nil {
-		return volumes.Features{}, err
-	}
-	if err := d.shared(ctx, p); err != nil {
-		return volumes.Features{}, err
-	}
-	if err := durable.WriteJSON(recordPath(scratch.Layers), s); err != nil {
 		return volumes.Features{}, err
 	}
 	if err := d.findLost(ctx, scratch.Layers); err != nil {
@@ -67,6 +61,26 @@ func (d *Driver) Probe(ctx context.Context, scratch volumes.View) (volumes.Featu
 		err = fmt.Errorf("in a volume of BaggageClaim server %s (driver %s): %w", s.URL, s.Driver, err)
 	}
 	return f, err
+}
+
+// learn finds out about the server by the volume that it has just made at p, and keeps that.
+func (d *Driver) learn(ctx context.Context, layers string, p place) (server, error) {
+	s, err := look(d.opts.URL, p)
+	if err == nil {
+		err = d.shared(ctx, p)
+	}
+	if err != nil {
+		return s, err
+	}
+	lock, err := durable.OpenLock(filepath.Dir(layers) + "/lock")
+	if err != nil {
+		return s, err
+	}
+	defer lock.Close()
+	if _, err := lock.Name(ctx, durable.Records, "server.json"); err != nil {
+		return s, err
+	}
+	return s, durable.WriteJSON(recordPath(layers), s)
 }
 
 // shared looks whether the server sees what is written to its volume here. A server in another mount namespace has its mounts to itself: here
@@ -151,10 +165,14 @@ func (d *Driver) New(ctx context.Context, layers string, names []string, contain
 		if !ok || p.handle != places[i].handle {
 			return fmt.Errorf("BaggageClaim server %s made volume %q at %q: this is not where the servers that we know do", d.opts.URL, places[i].handle, v.Path)
 		}
-		if p != places[i] { // the server was not known, or was started anew with another directory
-			s = server{}
+		if p != places[i] { // the server was not known, is another one, or was started anew with another directory
 			if err := p.write(filepath.Join(layers, name)); err != nil {
 				return err
+			}
+			if s.Volumes != p.volumes {
+				if s, err = d.learn(ctx, layers, p); err != nil {
+					return err
+				}
 			}
 		}
 		if err := s.check(p); err != nil {

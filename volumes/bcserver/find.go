@@ -128,6 +128,10 @@ func (d *Driver) Examine(ctx context.Context, layers string) []volumes.Finding {
 	}
 	add(volumes.OK, "BaggageClaim server %s answers (%s): driver %s, volumes in %q", d.opts.URL, version, s.Driver, s.Volumes)
 
+	mounts, err := mnt.Stacked()
+	if err != nil {
+		add(volumes.Warn, "look for mounts on its volumes: %v", err)
+	}
 	var foreign, other int
 	var stacked, gone []string
 	for _, v := range all {
@@ -141,11 +145,7 @@ func (d *Driver) Examine(ctx context.Context, layers string) []volumes.Finding {
 		if !ok {
 			continue // a stranger's handle
 		}
-		n, err := mnt.Stacked(p.tree())
-		switch {
-		case err != nil:
-			add(volumes.Warn, "look for mounts on volume %q: %v", v.Handle, err)
-		case n > 1:
+		if mounts[p.tree()] > 1 {
 			stacked = append(stacked, v.Handle)
 		}
 		if err := s.check(p); err != nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/concourse/bc-image-plugin/volumes"
+	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
 	"github.com/concourse/bc-image-plugin/volumes/internal/ids"
 	"golang.org/x/sys/unix"
 )
@@ -52,14 +53,7 @@ func readPlace(layer string) (place, error) {
 
 // write makes the layer's pointer, or replaces it.
 func (p place) write(layer string) error {
-	next := layer + "/" + pointer + ".next"
-	if err := os.Remove(next); err != nil && !errors.Is(err, unix.ENOENT) {
-		return err
-	}
-	if err := os.Symlink(p.tree(), next); err != nil {
-		return err
-	}
-	return os.Rename(next, layer+"/"+pointer)
+	return durable.ReplaceLink(layer+"/"+pointer, layer+"/"+pointer+".next", p.tree())
 }
 
 func exists(path string) bool {

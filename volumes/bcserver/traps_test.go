@@ -443,3 +443,52 @@ func TestStrays(t *testing.T) {
 	remove(t, other, "other")
 	wantClean(t, s)
 }
+
+// The flag names another server in the middle of a boot: what was found out about the first one is not taken for it.
+func TestAnotherServer(t *testing.T) {
+	first, second := start(t, bctest.Options{Driver: "naive"}), start(t, bctest.Options{Driver: "overlay"})
+	old, dir := newStore(t, first)
+	create(t, old, "old")
+	caches := cachesIn(dir, second.URL)
+	v := create(t, caches, "new")
+	if s, err := readServer(dir + "/layers"); err != nil || s.URL != second.URL || s.Volumes != second.Volumes || s.Overlays != second.Overlays || s.Driver != "overlay" {
+		t.Errorf("known of the server: %+v, %v", s, err)
+	}
+	check(t, unix.Unmount(treeOf(t, dir, v), 0)) // so that only who knows where overlays are finds the rest
+	remove(t, caches, "new")
+	wantClean(t, second)
+
+	_, _, err := caches.Delete(t.Context(), handle(t, "old"))
+	if err == nil || !strings.Contains(err.Error(), "is it another server?") {
+		t.Errorf("deleted by the wrong server: %v", err)
+	}
+	remove(t, old, "old")
+	wantClean(t, first)
+}
+
+// Properties say where a lost container's layers were, and anybody can write properties.
+func TestHostileProperties(t *testing.T) {
+	s := start(t, bctest.Options{Driver: "naive"})
+	caches, dir := newStore(t, s)
+	c := NewClient(s.URL)
+	id := strings.Repeat("ab", 16)
+	for i, name := range []string{id + "/..", id + "/../..", "../../evil", id + "/users", "probe"} {
+		h := fmt.Sprintf("%032d", i)
+		check(t, c.Start(t.Context(), baggageclaim.VolumeRequest{Handle: h, Strategy: baggageclaim.EmptyStrategy{}.Encode(), Properties: baggageclaim.VolumeProperties{
+			propStore: dir, propContainer: "evil", propLayer: name, propRole: roleRoot,
+		}}))
+		_, err := c.Wait(t.Context(), h)
+		check(t, err)
+	}
+	create(t, caches, "h") // makes the store, with what was in it
+	for _, path := range []string{dir + "/volume", dir + "/layers/volume", dir + "/evil", dir + "/../evil", dir + "/layers/" + id} {
+		if _, err := os.Lstat(path); err == nil {
+			t.Errorf("%q was made", path)
+		}
+	}
+	remove(t, caches, "h")
+	remove(t, caches, "evil")
+	_, err := caches.GC(t.Context(), volumes.GCOptions{}) // they are strays
+	check(t, err)
+	wantClean(t, s)
+}

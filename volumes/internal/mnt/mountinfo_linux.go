@@ -87,16 +87,14 @@ func Source(point string) (string, error) {
 	return "", &os.PathError{Op: "find the directory mounted on", Path: point, Err: errors.New("it has no other path in this mount namespace")}
 }
 
-// Stacked returns how many mounts are on point, one on the other. It reads the whole of /proc/self/mountinfo.
-func Stacked(point string) (int, error) {
+// Stacked returns how many mounts are on each mount point, one on the other. It reads the whole of /proc/self/mountinfo.
+func Stacked() (map[string]int, error) {
 	table, err := readTable()
-	n := 0
+	on := map[string]int{}
 	for _, m := range table {
-		if m.point == point {
-			n++
-		}
+		on[m.point]++
 	}
-	return n, err
+	return on, err
 }
 
 // mountLine is a line of mountinfo: see proc_pid_mountinfo(5).
