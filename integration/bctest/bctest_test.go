@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 )
@@ -98,14 +99,23 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// noLoops fails the test if a loop device has a file below dir (Documentation/ABI/testing/sysfs-block, loop/backing_file).
+// noLoops fails the test if a loop device keeps a file below dir (Documentation/ABI/testing/sysfs-block, loop/backing_file). It waits for a while: a process of a test beside
+// this one that has just made a mount namespace of its own has a copy of the mount, and holds the device until it ends.
 func noLoops(t *testing.T, dir string) {
 	t.Helper()
-	loops, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	must(t, err)
-	for _, l := range loops {
-		if b, err := os.ReadFile(l); err == nil && strings.HasPrefix(string(b), dir+"/") {
-			t.Errorf("%s: %s", l, b)
+	var held []string
+	for end := time.Now().Add(wait); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		loops, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+		must(t, err)
+		held = held[:0]
+		for _, l := range loops {
+			if b, err := os.ReadFile(l); err == nil && strings.HasPrefix(string(b), dir+"/") {
+				held = append(held, l+": "+string(b))
+			}
+		}
+		if len(held) == 0 {
+			return
 		}
 	}
+	t.Errorf("loop devices are left: %q", held)
 }
