@@ -2,7 +2,6 @@ package torture
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,10 +10,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/concourse/bc-image-plugin/imagespec"
+	"github.com/concourse/bc-image-plugin/integration/generation"
 	"github.com/concourse/bc-image-plugin/volumes"
 	"github.com/concourse/bc-image-plugin/volumes/overlay"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -154,7 +153,7 @@ func (p *place) whole(c container, n int) ([]int, error) {
 	}
 	var generations []int
 	for _, dir := range c.caches {
-		g, err := readGeneration(dir)
+		g, err := generation.Read(dir)
 		if err != nil {
 			return nil, err
 		}
@@ -175,67 +174,6 @@ func rootID(privileged bool) uint32 {
 		return 0
 	}
 	return 4294967294
-}
-
-// sums is the file in which a generation says what else belongs to it.
-const sums = "sums"
-
-// writeGeneration makes the next contents of a cache of what it holds: files that change, one that is new, one that goes; and commits. The first has also heavy files
-// that stay: what they weigh decides which layers are merged.
-func writeGeneration(dir string, g, heavy int) error {
-	files := map[string]string{"number": strconv.Itoa(g), "dir/number": strconv.Itoa(g), fmt.Sprintf("only-%d", g): "x"}
-	if g == 1 {
-		for i := range heavy {
-			files[fmt.Sprintf("stays-%d", i)] = "x"
-		}
-	}
-	err := os.MkdirAll(dir+"/dir", 0o755)
-	for name, text := range files {
-		err = errors.Join(err, os.WriteFile(dir+"/"+name, []byte(text), 0o644))
-	}
-	if g > 1 {
-		err = errors.Join(err, os.Remove(fmt.Sprintf("%s/only-%d", dir, g-1)))
-	}
-	sum, failed := contents(dir)
-	return errors.Join(err, failed, os.WriteFile(dir+"/"+sums, []byte(sum), 0o644), os.WriteFile(dir+"/.bc-cache-commit", nil, 0o644))
-}
-
-// readGeneration returns which one a cache shows, 0 for an empty one. It has to be whole, and nothing else.
-func readGeneration(dir string) (int, error) {
-	names, err := os.ReadDir(dir)
-	if err != nil || len(names) == 0 {
-		return 0, err
-	}
-	want, err := os.ReadFile(dir + "/" + sums)
-	if err != nil {
-		return 0, err
-	}
-	got, err := contents(dir)
-	if err != nil {
-		return 0, err
-	}
-	if got != string(want) {
-		return 0, fmt.Errorf("the cache is no generation: it holds\n%s and its list says\n%s", got, want)
-	}
-	number, err := os.ReadFile(dir + "/number")
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(string(number))
-}
-
-// contents lists a cache's files with their hashes.
-func contents(dir string) (string, error) {
-	var b strings.Builder
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || d.Name() == sums {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		fmt.Fprintf(&b, "%x %s\n", sha256.Sum256(text), strings.TrimPrefix(path, dir))
-		return err
-	})
-	return b.String(), err
 }
 
 // tree lists the store's names with their kinds and modes. What was counted and measured (caches.total, images/*.size) comes when it is first needed.

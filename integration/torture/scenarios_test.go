@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/concourse/bc-image-plugin/imagespec"
+	"github.com/concourse/bc-image-plugin/integration/generation"
 )
 
 // scenario is a command in a situation. The container that it is about is "h".
@@ -68,7 +69,7 @@ func (s scenario) makeTemplate(p *place) error {
 		return err
 	}
 	for g := 1; g <= s.grown; g++ {
-		if err := p.cycle(s.caches, func(dir string) error { return writeGeneration(dir, g, s.heavy) }); err != nil {
+		if err := p.cycle(s.caches, func(dir string) error { return generation.Write(dir, g, s.heavy) }); err != nil {
 			return err
 		}
 	}
@@ -107,7 +108,7 @@ func (s scenario) ready(p *place, template string) error {
 		}
 		err = errors.Join(os.MkdirAll(c.root+"/a/b", 0o755), os.WriteFile(c.root+"/a/b/c", nil, 0o644), os.Remove(c.root+"/bin/tool"))
 		for _, dir := range c.caches {
-			err = errors.Join(err, writeGeneration(dir, s.grown+1, s.heavy))
+			err = errors.Join(err, generation.Write(dir, s.grown+1, s.heavy))
 		}
 		if err != nil {
 			return err
