@@ -132,7 +132,7 @@ func (d *Driver) Mount(ctx context.Context, f volumes.Features, v volumes.View) 
 }
 
 // writable says why an overlay was mounted read-only, if it was: where the kernel cannot make its directory below work, it gives no error
-// (fs/overlayfs/super.c, ovl_make_workdir). Trying the same gives the reason.
+// (fs/overlayfs/super.c, ovl_make_workdir). Trying the same gives the reason, unless it has passed: where many creates find no room, those that fail give theirs back.
 func writable(target string, work *os.File) error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(target, &fs); err != nil {
@@ -146,7 +146,7 @@ func writable(target string, work *os.File) error {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EROFS):
 		return &os.PathError{Op: "mkdir", Path: work.Name() + "/work", Err: err}
 	case err == nil:
-		err = errors.New("the kernel log says why")
+		err = errors.New("there was no room for a moment, or the kernel log says why: try again")
 	}
 	return fmt.Errorf("%w: %q was mounted read-only: %w", errWrong, target, err)
 }
