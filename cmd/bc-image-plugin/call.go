@@ -7,11 +7,13 @@ import (
 	"io"
 	"maps"
 	"math"
+	"os"
 	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -52,6 +54,9 @@ type call struct {
 	answer  answer
 	volumes volumes.Driver // see driver
 
+	stuck func(error) // ends the process, see watch
+	over  atomic.Bool // the work has ended, or is given up: whoever sets it tells
+
 	mu    sync.Mutex // a command that is stuck may still write while its end is logged
 	facts logrus.Fields
 	steps durations
@@ -64,6 +69,7 @@ func (p *program) perform(ctx context.Context, word commandWord, args []string) 
 	p.call = &call{
 		config: p.config, name: word.name, args: args, log: p.newLogger(), started: p.started,
 		facts: logrus.Fields{}, steps: durations{}, last: "start",
+		stuck: func(err error) { os.Exit(p.exit(err)) },
 	}
 	if err != nil {
 		return usageError{err}
@@ -95,34 +101,30 @@ func (c *call) perform(ctx context.Context, do command, stdout io.Writer) error 
 	return a.failure
 }
 
-// watch runs do and returns when it does, or when it is stuck: gdn has no time limit of its own.
+// watch does the work. gdn waits for us without a limit, so when the work is stuck in the kernel, with no way to stop it, the process says so and ends around it.
 func (c *call) watch(ctx context.Context, do command) (answer, error) {
-	type result struct {
-		answer
-		error
+	defer context.AfterFunc(ctx, func() {
+		time.Sleep(graceAfterTimeout)
+		if c.over.CompareAndSwap(false, true) {
+			c.stuck(fmt.Errorf("%s: stuck after the step %q, probably in the kernel: %w", c.name, c.lastStep(), ctx.Err()))
+		}
+	})()
+	a, err := c.guarded(ctx, do)
+	if !c.over.CompareAndSwap(false, true) {
+		select {} // too late: the end is being told already
 	}
-	done := make(chan result, 1)
-	go func() {
-		defer func() {
-			if r := recover(); r != nil {
-				c.fact("stack", string(debug.Stack()))
-				done <- result{error: fmt.Errorf("%s: internal error: %v", c.name, r)}
-			}
-		}()
-		a, err := do(ctx, c)
-		done <- result{a, err}
+	return a, err
+}
+
+// guarded makes a failure of a panic.
+func (c *call) guarded(ctx context.Context, do command) (_ answer, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.fact("stack", string(debug.Stack()))
+			err = fmt.Errorf("%s: internal error: %v", c.name, r)
+		}
 	}()
-	select {
-	case r := <-done:
-		return r.answer, r.error
-	case <-ctx.Done():
-	}
-	select {
-	case r := <-done:
-		return r.answer, r.error
-	case <-time.After(graceAfterTimeout):
-		return answer{}, fmt.Errorf("%s: stuck after the step %q, probably in the kernel: %w", c.name, c.lastStep(), ctx.Err())
-	}
+	return do(ctx, c)
 }
 
 // store returns the store that the flags name. It touches nothing.

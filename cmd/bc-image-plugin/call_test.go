@@ -65,8 +65,10 @@ func TestStuckCommandEnds(t *testing.T) {
 		<-release // no context ends this: a disk that does not answer
 		return answer{}, nil
 	}
-	err := newTestCall(io.Discard).perform(ctx, do, io.Discard)
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `after the step "lock"`) {
+	c, told := newTestCall(io.Discard), make(chan error)
+	c.stuck = func(err error) { told <- err }
+	go c.perform(ctx, do, io.Discard)
+	if err := <-told; !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `after the step "lock"`) {
 		t.Error(err)
 	}
 }

@@ -37,8 +37,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// build builds the plugin with all of a command's work on the main thread. What an init locks stays so in main (package runtime), and call.watch runs the command itself
-// instead of in a goroutine beside it: its channel has room for the answer. So the time limit of a command that is stuck in the kernel is not what is tested here.
+// build builds the plugin with all of its work kept on the main thread: what an init locks stays so in main (package runtime).
 func build(dir string) (string, error) {
 	source := os.Getenv("BC_TORTURE_SOURCE")
 	if source == "" {
@@ -48,25 +47,12 @@ func build(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	program := source + "/cmd/bc-image-plugin/"
-	watch, err := os.ReadFile(program + "call.go")
-	if err != nil {
-		return "", err
-	}
-	const beside, inline = "\tgo func() {\n", "\tfunc() {\n"
-	if strings.Count(string(watch), beside) != 1 {
-		return "", fmt.Errorf("call.go starts another number of goroutines than 1: see build")
-	}
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{
-		program + "one_thread.go": dir + "/one_thread.go",
-		program + "call.go":       dir + "/call.go",
-	}})
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{source + "/cmd/bc-image-plugin/one_thread.go": dir + "/one_thread.go"}})
 	if err != nil {
 		return "", err
 	}
 	for name, text := range map[string]string{
 		"one_thread.go": "package main\n\nimport \"runtime\"\n\nfunc init() { runtime.LockOSThread() }\n",
-		"call.go":       strings.Replace(string(watch), beside, inline, 1),
 		"overlay.json":  string(overlay),
 	} {
 		if err := os.WriteFile(dir+"/"+name, []byte(text), 0o644); err != nil {
