@@ -11,6 +11,7 @@ FUZZTIME  ?= 30s
 BACKEND   ?= embedded
 # How many checks `make snowball` runs.
 CHECKS    ?= 10000
+PKG       := github.com/concourse/bc-image-plugin
 GO        ?= go
 # The version is the commit that was built; outside a checkout it is "unknown".
 VERSION   := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
@@ -24,7 +25,7 @@ SERVERS := $(CACHE)/baggageclaim-v1.11.0 $(CACHE)/baggageclaim-v1.9.1
 .PHONY: build test torture demo bench snowball fuzz lint install setup clean
 
 build:
-	CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '-s -w -X main.buildVersion=$(VERSION)' -o bin/bc-image-plugin ./cmd/bc-image-plugin
+	CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '-s -w -X $(PKG)/cmd/bc-image-plugin/internal/plugin.buildVersion=$(VERSION)' -o bin/bc-image-plugin ./cmd/bc-image-plugin
 
 # Debian packages, the servers and the images that tests share, so that no test's time limit includes a download.
 setup: $(SERVERS)

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net/url"
 	"path"
 	"strings"
 	"unicode/utf8"
@@ -126,7 +125,7 @@ func splitQuery(query string) (keys, paths, promotes []string, shifted bool, err
 			// An "&" inside a key that was not encoded: what follows it is a part of a secret, not a name.
 			return nil, nil, nil, false, fmt.Errorf(`has something without "=" after a %q parameter: write an "&" inside a key as %%26`, paramCache)
 		}
-		value, err := url.QueryUnescape(encoded)
+		value, err := unescape(strings.ReplaceAll(encoded, "+", " "))
 		if err != nil {
 			return nil, nil, nil, false, errors.New(`has a "%" in its query that two hexadecimal digits do not follow: write a percent sign as %25`)
 		}

@@ -3,7 +3,6 @@ package imagespec
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 )
 
@@ -156,7 +155,7 @@ func checkVolume(handle string) error {
 
 // parsePath decodes the path of a URL into clean names joined by slashes, without a slash in front.
 func parsePath(encoded string) (string, error) {
-	decoded, err := url.PathUnescape(encoded)
+	decoded, err := unescape(encoded)
 	switch {
 	case err != nil:
 		return "", errors.New(`has a "%" in its path that two hexadecimal digits do not follow: write a percent sign as %25`)

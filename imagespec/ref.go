@@ -1,6 +1,8 @@
 package imagespec
 
 import (
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -123,3 +125,30 @@ func isUnreserved(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
 		c == '-' || c == '_' || c == '.' || c == '~'
 }
+
+// unescape decodes percent-encoding, as url.PathUnescape does. It is not used itself: net/url is initialised after much of net/http, for which no create should wait
+// (package first of the command).
+func unescape(s string) (string, error) {
+	if !strings.Contains(s, "%") {
+		return s, nil
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] != '%' {
+			b = append(b, s[i])
+			continue
+		}
+		if i+2 >= len(s) {
+			return "", errEscape
+		}
+		var c [1]byte
+		if _, err := hex.Decode(c[:], []byte(s[i+1:i+3])); err != nil {
+			return "", errEscape
+		}
+		b = append(b, c[0])
+		i += 2
+	}
+	return string(b), nil
+}
+
+var errEscape = errors.New("two hexadecimal digits must follow a %")

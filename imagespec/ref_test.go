@@ -170,3 +170,19 @@ func checkParse(t *testing.T, s string, want Ref) {
 		t.Errorf("ParseRef(%q)\n got %#v\nwant %#v", s, got, want)
 	}
 }
+
+func FuzzUnescape(f *testing.F) {
+	for _, s := range []string{"", "a", "%", "%4", "%41", "%zz", "a%2Fb+c%", "%25", "%e4%b8%96"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		got, err := unescape(s)
+		want, wantErr := url.PathUnescape(s)
+		if got != want || (err == nil) != (wantErr == nil) {
+			t.Errorf("%q: %q, %v; net/url has %q, %v", s, got, err, want, wantErr)
+		}
+		if plain, err := unescape(escape(s)); err != nil || plain != s {
+			t.Errorf("%q comes back as %q, %v", s, plain, err)
+		}
+	})
+}

@@ -15,10 +15,13 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
+
+	"github.com/concourse/bc-image-plugin/cmd/bc-image-plugin/internal/lagerline"
+	"github.com/concourse/bc-image-plugin/cmd/bc-image-plugin/internal/plugin"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){programName: main})
+	testscript.Main(m, map[string]func(){plugin.Name: main})
 }
 
 // TestScripts runs the real command. What scripts can use beside testscript's own words:
@@ -92,7 +95,7 @@ func cmdLager(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	count := 0
 	for line := range bytes.Lines([]byte(ts.ReadFile(args[0]))) {
-		if _, err := checkLager(line); err != nil {
+		if _, err := lagerline.Check(line); err != nil {
 			ts.Fatalf("%s: %v", args[0], err)
 		}
 		count++

@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"fmt"
@@ -26,8 +26,8 @@ func readable(s string) string {
 	return b.String()
 }
 
-// quote returns s in quotes for a sentence, cut to a length that leaves room for the sentence.
-func quote(s string) string {
+// Quote returns s in quotes for a sentence, cut to a length that leaves room for the sentence.
+func Quote(s string) string {
 	const maxBytes = 300
 	return strconv.Quote(cut(s, maxBytes))
 }

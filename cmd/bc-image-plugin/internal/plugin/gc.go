@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"bytes"
@@ -34,7 +34,7 @@ func gc(ctx context.Context, c *call) (answer, error) {
 	var b bytes.Buffer
 	removed, left := 0, 0
 	for _, one := range all {
-		path, text := quote(one.Path), one.Text
+		path, text := Quote(one.Path), one.Text
 		switch {
 		case o.DryRun:
 			fmt.Fprintf(&b, "found    %s  %s\n", path, readable(text))
@@ -84,7 +84,7 @@ func parseGC(args []string) (o volumes.GCOptions, err error) {
 		err = fmt.Errorf("--min-age %s: must be longer than 0", o.MinAge)
 	}
 	if err != nil {
-		return o, usagef("gc: %w: use %s, global flags stand before the command", err, gcUsage)
+		return o, Usagef("gc: %w: use %s, global flags stand before the command", err, gcUsage)
 	}
 	if given["depot"] {
 		d, err := openDepot(dir)

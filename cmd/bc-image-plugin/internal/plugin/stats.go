@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"context"
@@ -25,7 +25,7 @@ func stats(ctx context.Context, c *call) (answer, error) {
 	c.fact("handle", arg)
 	handle, err := volumes.ParseHandle(arg)
 	if err != nil {
-		return answer{}, usagef("stats: %w", err)
+		return answer{}, Usagef("stats: %w", err)
 	}
 	usage, err := c.store().Stats(ctx, handle)
 	if err != nil {
@@ -36,7 +36,7 @@ func stats(ctx context.Context, c *call) (answer, error) {
 	u.DiskUsage.Exclusive = usage.ExclusiveBytes
 	b, err := json.Marshal(u)
 	if err != nil {
-		return answer{}, fmt.Errorf("stats %s: %w", quote(arg), err)
+		return answer{}, fmt.Errorf("stats %s: %w", Quote(arg), err)
 	}
 	c.fact("exclusive-bytes", usage.ExclusiveBytes)
 	c.fact("partial", usage.Partial)

@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ const cacheUsage = "list [--json] | drop ID | commit HANDLE"
 // cache is for the person who looks after a worker. Caches are known by their IDs: nobody here has the keys.
 func cache(ctx context.Context, c *call) (answer, error) {
 	if len(c.args) == 0 {
-		return answer{}, usagef("cache: use %s", cacheUsage)
+		return answer{}, Usagef("cache: use %s", cacheUsage)
 	}
 	switch word, rest := c.args[0], c.args[1:]; word {
 	case "list":
@@ -28,7 +28,7 @@ func cache(ctx context.Context, c *call) (answer, error) {
 	case "commit":
 		return cacheCommit(ctx, c, rest)
 	default:
-		return answer{}, usagef("cache: unknown word %s: use %s", quote(word), cacheUsage)
+		return answer{}, Usagef("cache: unknown word %s: use %s", Quote(word), cacheUsage)
 	}
 }
 
@@ -46,7 +46,7 @@ type cacheEntry struct {
 func cacheList(ctx context.Context, c *call, args []string) (answer, error) {
 	asJSON := len(args) == 1 && args[0] == "--json"
 	if len(args) > 0 && !asJSON {
-		return answer{}, usagef("cache list: takes nothing but --json: global flags stand before the command")
+		return answer{}, Usagef("cache list: takes nothing but --json: global flags stand before the command")
 	}
 	infos, err := c.caches().List(ctx)
 	if err != nil {
@@ -76,7 +76,7 @@ func cacheList(ctx context.Context, c *call, args []string) (answer, error) {
 
 func cacheDrop(ctx context.Context, c *call, args []string) (answer, error) {
 	if len(args) != 1 {
-		return answer{}, usagef("cache drop: takes one ID of `cache list`")
+		return answer{}, Usagef("cache drop: takes one ID of `cache list`")
 	}
 	if volumes.ValidStack(args[0]) { // else it may be a key, which has no place in a log
 		c.fact("cache", args[0])
@@ -95,7 +95,7 @@ func cacheCommit(ctx context.Context, c *call, args []string) (answer, error) {
 	c.fact("handle", arg)
 	handle, err := volumes.ParseHandle(arg)
 	if err != nil {
-		return answer{}, usagef("cache commit: %w", err)
+		return answer{}, Usagef("cache commit: %w", err)
 	}
 	n, err := c.caches().Commit(ctx, handle)
 	if err != nil {

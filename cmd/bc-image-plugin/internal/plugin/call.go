@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"context"
@@ -21,7 +21,6 @@ import (
 	"github.com/concourse/bc-image-plugin/cachecopy"
 	"github.com/concourse/bc-image-plugin/internal/appendjson"
 	"github.com/concourse/bc-image-plugin/volumes"
-	"github.com/concourse/bc-image-plugin/volumes/bcserver"
 	"github.com/concourse/bc-image-plugin/volumes/overlay"
 )
 
@@ -29,8 +28,8 @@ import (
 // After that it is stuck in the kernel (a dead disk), and gdn, which waits for us without a limit, is told.
 const graceAfterTimeout = 2 * time.Second
 
-// command does one command's work: it reads its arguments, makes one call, and returns what to print.
-type command func(context.Context, *call) (answer, error)
+// work is one command's: it reads its arguments, makes one call, and returns what to print.
+type work func(context.Context, *call) (answer, error)
 
 // answer is what a command that succeeded has to say.
 type answer struct {
@@ -63,13 +62,13 @@ type call struct {
 	last  string
 }
 
-// perform runs a command within --timeout and prints its answer.
-func (p *program) perform(ctx context.Context, word commandWord, args []string) error {
+// Perform runs a command within --timeout and prints its answer.
+func (p *Program) Perform(ctx context.Context, word Command, args []string) error {
 	err := p.config.check()
 	p.call = &call{
-		config: p.config, name: word.name, args: args, log: p.newLogger(), started: p.started,
+		config: p.config, name: word.Name, args: args, log: p.newLogger(), started: p.started,
 		facts: logrus.Fields{}, steps: durations{}, last: "start",
-		stuck: func(err error) { os.Exit(p.exit(err)) },
+		stuck: func(err error) { os.Exit(p.Exit(err)) },
 	}
 	if err != nil {
 		return usageError{err}
@@ -80,7 +79,7 @@ func (p *program) perform(ctx context.Context, word commandWord, args []string) 
 }
 
 // perform does the work and prints the answer. If that cannot be printed, the work is undone.
-func (c *call) perform(ctx context.Context, do command, stdout io.Writer) error {
+func (c *call) perform(ctx context.Context, do work, stdout io.Writer) error {
 	a, err := c.watch(ctx, do)
 	if err != nil {
 		return err
@@ -102,7 +101,7 @@ func (c *call) perform(ctx context.Context, do command, stdout io.Writer) error 
 }
 
 // watch does the work. gdn waits for us without a limit, so when the work is stuck in the kernel, with no way to stop it, the process says so and ends around it.
-func (c *call) watch(ctx context.Context, do command) (answer, error) {
+func (c *call) watch(ctx context.Context, do work) (answer, error) {
 	defer context.AfterFunc(ctx, func() {
 		time.Sleep(graceAfterTimeout)
 		if c.over.CompareAndSwap(false, true) {
@@ -117,7 +116,7 @@ func (c *call) watch(ctx context.Context, do command) (answer, error) {
 }
 
 // guarded makes a failure of a panic.
-func (c *call) guarded(ctx context.Context, do command) (_ answer, err error) {
+func (c *call) guarded(ctx context.Context, do work) (_ answer, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			c.fact("stack", string(debug.Stack()))
@@ -149,7 +148,7 @@ func (c *call) driver() volumes.Driver {
 	switch {
 	case c.volumes != nil:
 	case c.config.baggageclaimURL != "":
-		c.volumes = bcserver.New(bcserver.Options{URL: c.config.baggageclaimURL, Overlay: o})
+		c.volumes = Server.New(c.config.baggageclaimURL, o)
 	default:
 		c.volumes = overlay.New(o)
 	}

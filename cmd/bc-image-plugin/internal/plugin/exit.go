@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"context"
@@ -25,7 +25,8 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-func usagef(format string, args ...any) error {
+// Usagef is an error that says that the program was used wrongly: exit code 2.
+func Usagef(format string, args ...any) error {
 	return usageError{fmt.Errorf(format, args...)}
 }
 

@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	"github.com/concourse/bc-image-plugin/cachecopy"
 	"github.com/concourse/bc-image-plugin/imagespec"
 	"github.com/concourse/bc-image-plugin/volumes"
-	"github.com/concourse/bc-image-plugin/volumes/bcserver"
 )
 
 // create makes a container's root file system and answers with the runtime Spec that names it.
@@ -24,22 +23,22 @@ func create(ctx context.Context, c *call) (answer, error) {
 	c.fact("handle", args.handle)
 	handle, err := volumes.ParseHandle(args.handle)
 	if err != nil {
-		return answer{}, usagef("create: %w", err)
+		return answer{}, Usagef("create: %w", err)
 	}
 	ref, err := imagespec.ParseRef(args.image)
 	if err != nil {
-		return answer{}, usagef("create %s: %w", quote(args.handle), err)
+		return answer{}, Usagef("create %s: %w", Quote(args.handle), err)
 	}
 	ref = ref.Within(c.config.baggageclaimVolumes)
 	c.fact("image", ref.Redacted())
 	c.fact("privileged", c.config.privileged)
 
 	if err := refuseUnsupported(c, args); err != nil {
-		return answer{}, fmt.Errorf("create %s: %w", quote(args.handle), err)
+		return answer{}, fmt.Errorf("create %s: %w", Quote(args.handle), err)
 	}
 	image, env, err := openImage(ctx, c, ref)
 	if err != nil {
-		return answer{}, fmt.Errorf("create %s: image %s: %w", quote(args.handle), ref.Redacted(), err)
+		return answer{}, fmt.Errorf("create %s: image %s: %w", Quote(args.handle), ref.Redacted(), err)
 	}
 	defer image.Close() // only read from
 
@@ -108,15 +107,17 @@ func openRef(ctx context.Context, c *call, ref imagespec.Ref) (*volumes.Image, e
 		return volumes.OpenImage(ref.Dir)
 	}
 	dir := c.config.baggageclaimVolumes
-	if server, ok := c.driver().(*bcserver.Driver); ok && dir == "" {
+	if server, ok := c.driver().(interface {
+		VolumesOf(context.Context, string) (string, error)
+	}); ok && dir == "" {
 		var err error
 		if dir, err = server.VolumesOf(ctx, ref.Volume); err != nil {
 			return nil, err
 		}
 	}
 	if dir == "" {
-		return nil, usagef("to find it, set --baggageclaim-volumes (or %s) to the worker's BaggageClaim volumes directory",
-			envVars("baggageclaim-volumes")[0])
+		return nil, Usagef("to find it, set --baggageclaim-volumes (or %s) to the worker's BaggageClaim volumes directory",
+			EnvVar("baggageclaim-volumes"))
 	}
 	return volumes.OpenVolumeImage(dir, ref.Volume, ref.SubPath)
 }

@@ -1,8 +1,7 @@
-package main
+package plugin
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,49 +9,9 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-)
 
-// checkLager fails the test if line is not what gdn's relogger takes for a lager line.
-func checkLager(line []byte) (map[string]any, error) {
-	body, ok := bytes.CutSuffix(line, []byte("\n"))
-	switch {
-	case !ok:
-		return nil, fmt.Errorf("%q does not end its line", line)
-	case bytes.ContainsAny(body, "\n\r"):
-		return nil, fmt.Errorf("%q is more than one line", line)
-	case len(line) >= 4096:
-		return nil, fmt.Errorf("%d bytes are not below 4 KiB", len(line))
-	}
-	var l struct {
-		Timestamp, Level, Source, Message *string
-		Data                              map[string]any
-	}
-	if err := json.Unmarshal(body, &l); err != nil {
-		return nil, fmt.Errorf("%q: %w", line, err)
-	}
-	if l.Timestamp == nil || l.Level == nil || l.Source == nil || l.Message == nil || l.Data == nil {
-		return nil, fmt.Errorf("%q lacks a part", line)
-	}
-	if _, err := time.Parse(time.RFC3339Nano, *l.Timestamp); err != nil {
-		return nil, fmt.Errorf("%q: %w", line, err)
-	}
-	switch *l.Level {
-	case "debug", "info", "error", "fatal":
-	default:
-		return nil, fmt.Errorf("%q: lager knows no level %q", line, *l.Level)
-	}
-	if *l.Source != "bc-image-plugin" {
-		return nil, fmt.Errorf("%q: source %q", line, *l.Source)
-	}
-	for _, key := range []string{"error", "trace", "session"} {
-		if value, ok := l.Data[key]; ok {
-			if _, ok := value.(string); !ok {
-				return nil, fmt.Errorf("%q: %s is no string, which gdn takes for garbage", line, key)
-			}
-		}
-	}
-	return l.Data, nil
-}
+	"github.com/concourse/bc-image-plugin/cmd/bc-image-plugin/internal/lagerline"
+)
 
 func TestLagerLine(t *testing.T) {
 	b, err := lagerFormatter{}.Format(&logrus.Entry{
@@ -95,7 +54,7 @@ func TestLagerLineIsAlwaysOne(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := checkLager(b); err != nil {
+			if _, err := lagerline.Check(b); err != nil {
 				t.Error(err)
 			}
 		})
@@ -104,7 +63,7 @@ func TestLagerLineIsAlwaysOne(t *testing.T) {
 
 func TestLogShowsBytesReadably(t *testing.T) {
 	b, _ := lagerFormatter{}.Format(&logrus.Entry{Data: logrus.Fields{"handle": "a\xffb\nc\\ä\ufffd"}})
-	data, err := checkLager(b)
+	data, err := lagerline.Check(b)
 	if want := "a\\xffb\\nc\\ä\ufffd"; err != nil || data["handle"] != want {
 		t.Errorf("got %q, %v; want %q", data["handle"], err, want)
 	}
@@ -112,7 +71,7 @@ func TestLogShowsBytesReadably(t *testing.T) {
 
 func TestLogMarksWhatItCuts(t *testing.T) {
 	b, _ := lagerFormatter{}.Format(&logrus.Entry{Data: logrus.Fields{"handle": strings.Repeat("ä", 1000)}})
-	data, err := checkLager(b)
+	data, err := lagerline.Check(b)
 	if err != nil || !strings.HasSuffix(data["handle"].(string), "ä…[976 bytes more]") {
 		t.Errorf("got %q, %v", data["handle"], err)
 	}
@@ -148,7 +107,7 @@ func TestLoggerWritesEachLineAtOnceAndFromItsLevelOn(t *testing.T) {
 			t.Errorf("%s: %d writes, want %d", level, len(w), want)
 		}
 		for _, line := range w {
-			if _, err := checkLager(line); err != nil {
+			if _, err := lagerline.Check(line); err != nil {
 				t.Error(err)
 			}
 		}
@@ -174,7 +133,7 @@ func FuzzLagerLine(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := checkLager(b); err != nil {
+		if _, err := lagerline.Check(b); err != nil {
 			t.Error(err)
 		}
 		b, err = textFormatter{}.Format(&logrus.Entry{Message: message, Data: logrus.Fields{key1: value1, key2: value2}})

@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ type depot struct{ dir string }
 // openDepot refuses a directory that cannot be read.
 func openDepot(dir string) (depot, error) {
 	if err := checkDir(dir); err != nil {
-		return depot{}, usagef("gc: --depot %s: %w", quote(dir), err)
+		return depot{}, Usagef("gc: --depot %s: %w", Quote(dir), err)
 	}
 	if _, err := os.ReadDir(dir); err != nil {
 		return depot{}, fmt.Errorf("gc: --depot: %w", err)

@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"errors"
@@ -106,7 +106,7 @@ func oneHandle(command string, args []string) (string, error) {
 		args = args[1:]
 	}
 	if len(args) != 1 {
-		return "", usagef("%s: needs one HANDLE, and got %d arguments", command, len(args))
+		return "", Usagef("%s: needs one HANDLE, and got %d arguments", command, len(args))
 	}
 	return args[0], nil
 }
@@ -114,7 +114,7 @@ func oneHandle(command string, args []string) (string, error) {
 // noArgs refuses arguments of a command that takes none.
 func noArgs(command string, args []string) error {
 	if len(args) != 0 {
-		return usagef("%s: takes no arguments, and got %d: global flags stand before the command", command, len(args))
+		return Usagef("%s: takes no arguments, and got %d: global flags stand before the command", command, len(args))
 	}
 	return nil
 }

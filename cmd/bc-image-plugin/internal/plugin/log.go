@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"fmt"
@@ -97,7 +97,7 @@ func (lagerFormatter) Format(e *logrus.Entry) ([]byte, error) {
 func formatLine(e *logrus.Entry, maxValueBytes int) (line []byte, ok bool) {
 	b := e.Time.UTC().AppendFormat(append(make([]byte, 0, 1024), `{"timestamp":"`...), time.RFC3339Nano)
 	b = appendjson.String(append(b, `","level":`...), lagerLevel(e.Level))
-	b = appendjson.String(append(b, `,"source":`...), programName)
+	b = appendjson.String(append(b, `,"source":`...), Name)
 	b = appendjson.String(append(b, `,"message":`...), cut(readable(e.Message), maxValueBytes))
 	b = append(b, `,"data":{`...)
 	data := make(map[string]any, len(e.Data))

@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"context"
@@ -22,8 +22,8 @@ func TestVerdict(t *testing.T) {
 	}{
 		{"done", nil, 0, ""},
 		{"failed", errors.New("no"), 1, "no"},
-		{"used wrongly", usagef("no: %w", errors.New("why")), 2, "no: why"},
-		{"used wrongly, wrapped", fmt.Errorf("create: %w", usagef("no")), 2, "create: no"},
+		{"used wrongly", Usagef("no: %w", errors.New("why")), 2, "no: why"},
+		{"used wrongly, wrapped", fmt.Errorf("create: %w", Usagef("no")), 2, "create: no"},
 		{"invalid input", fmt.Errorf("image: %w", volumes.ErrInvalid), 2, "image: invalid"},
 		{"not found", fmt.Errorf("stats: %w", volumes.ErrNotFound), 1, "stats: not found"},
 		{"exists", volumes.ErrExists, 1, "already exists"},

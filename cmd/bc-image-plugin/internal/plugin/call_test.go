@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"bytes"
@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/concourse/bc-image-plugin/cmd/bc-image-plugin/internal/lagerline"
 )
 
 type failingWriter struct{ err error }
@@ -84,7 +86,7 @@ func TestPanicIsAFailureAndNotATrace(t *testing.T) {
 	if len(stderr) != 1 {
 		t.Fatalf("%d lines", len(stderr))
 	}
-	data, err := checkLager(stderr[0])
+	data, err := lagerline.Check(stderr[0])
 	if err != nil || !strings.Contains(data["stack"].(string), "goroutine") {
 		t.Errorf("%v, %v", data, err)
 	}
@@ -102,7 +104,7 @@ func TestLogHasTheTimeOfEachStep(t *testing.T) {
 		t.Fatalf("%d lines", len(stderr))
 	}
 	for _, line := range stderr {
-		data, err := checkLager(line)
+		data, err := lagerline.Check(line)
 		if err != nil {
 			t.Fatal(err)
 		}

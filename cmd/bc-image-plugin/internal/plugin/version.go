@@ -1,11 +1,11 @@
-package main
+package plugin
 
 import (
 	"context"
 	"runtime/debug"
 )
 
-// buildVersion is set when a release is built: -ldflags "-X main.buildVersion=v1.2.3".
+// buildVersion is set when a release is built: -ldflags "-X …/internal/plugin.buildVersion=v1.2.3".
 var buildVersion string
 
 // version prints which version this is.
@@ -17,5 +17,5 @@ func version(_ context.Context, c *call) (answer, error) {
 	if info, ok := debug.ReadBuildInfo(); v == "" && ok {
 		v = info.Main.Version
 	}
-	return answer{stdout: []byte(programName + " " + v + "\n"), did: "printed", quiet: true}, nil
+	return answer{stdout: []byte(Name + " " + v + "\n"), did: "printed", quiet: true}, nil
 }

@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ import (
 func list(ctx context.Context, c *call) (answer, error) {
 	asJSON := len(c.args) == 1 && c.args[0] == "--json"
 	if len(c.args) > 0 && !asJSON {
-		return answer{}, usagef("list: takes nothing but --json: global flags stand before the command")
+		return answer{}, Usagef("list: takes nothing but --json: global flags stand before the command")
 	}
 	entries, err := c.store().List(ctx)
 	if err != nil {
