@@ -6,15 +6,14 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// attributes gives the file dstName in dst what srcName in src has: owner, extended attributes with ACLs and capabilities,
+// attributes gives the file dstName in dst what the one has that the descriptor src leads to: owner, extended attributes with ACLs and capabilities,
 // mode, times, in this order: chown drops capabilities and set-id bits, an ACL changes the mode, everything changes times.
-func (c *copier) attributes(src int, srcName string, dst int, dstName string, st unix.Stat_t) error {
+func (c *copier) attributes(src int, dst int, dstName string, st unix.Stat_t) error {
 	uid, gid := st.Uid, st.Gid
 	if c.o.MapID != nil {
 		uid, gid = c.o.MapID(uid), c.o.MapID(gid)
@@ -22,7 +21,7 @@ func (c *copier) attributes(src int, srcName string, dst int, dstName string, st
 	if err := unix.Fchownat(dst, dstName, int(uid), int(gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return os.NewSyscallError("chown", err)
 	}
-	if err := copyXattrs(src, srcName, dst, dstName, c.o); err != nil {
+	if err := copyXattrs(src, dst, dstName, c.o); err != nil {
 		return err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFLNK { // a symlink has no mode of its own
@@ -51,7 +50,7 @@ func CopyTop(src, dst *os.File, warn func(error)) error {
 	if err := dropACLs(int(dst.Fd())); err != nil {
 		return fmt.Errorf("ACL of %q: %w", dst.Name(), err)
 	}
-	if err := copyXattrs(int(src.Fd()), ".", int(dst.Fd()), ".", CopyOptions{Warn: warn}); err != nil {
+	if err := copyXattrs(int(src.Fd()), int(dst.Fd()), ".", CopyOptions{Warn: warn}); err != nil {
 		return fmt.Errorf("attributes of %q: %w", src.Name(), err)
 	}
 	if err := unix.Fchmodat(int(dst.Fd()), ".", st.Mode&0o7777, 0); err != nil {
@@ -82,7 +81,7 @@ func SameTop(a, b *os.File) (bool, error) {
 }
 
 func readXattrs(f *os.File) (map[string]string, error) {
-	path := procPath(int(f.Fd()), ".")
+	path := pinned(int(f.Fd()))
 	names, err := listXattrs(path)
 	if err != nil {
 		return nil, err
@@ -132,10 +131,10 @@ func dropACLs(dir int) error {
 
 // copyXattrs copies every extended attribute except overlayfs's own.
 //
-// There is no *at form of these calls that old kernels have, so the name goes through /proc/self/fd: the directory is a
-// descriptor, the l… calls follow no symlink at the end.
-func copyXattrs(src int, srcName string, dst int, dstName string, o CopyOptions) error {
-	from, to := procPath(src, srcName), procPath(dst, dstName)
+// There is no *at form of these calls that old kernels have, and none for O_PATH descriptors, so they go through /proc/self/fd. The target's directory is a
+// descriptor, and the l… calls follow no symlink at the end.
+func copyXattrs(src int, dst int, dstName string, o CopyOptions) error {
+	from, to := pinned(src), procPath(dst, dstName)
 	names, err := listXattrs(from)
 	if err != nil {
 		return err
@@ -178,7 +177,7 @@ func isLabel(name string) bool {
 }
 
 func procPath(dirfd int, name string) string {
-	p := "/proc/self/fd/" + strconv.Itoa(dirfd)
+	p := pinned(dirfd)
 	if name == "." {
 		return p + "/." // the slash makes the l… calls go through the magic link
 	}
@@ -188,7 +187,7 @@ func procPath(dirfd int, name string) string {
 func listXattrs(path string) ([]string, error) {
 	buf := make([]byte, 1024)
 	for {
-		n, err := unix.Llistxattr(path, buf)
+		n, err := unix.Listxattr(path, buf)
 		switch {
 		case errors.Is(err, unix.ERANGE):
 			buf = make([]byte, 64<<10) // XATTR_LIST_MAX
@@ -210,10 +209,10 @@ func listXattrs(path string) ([]string, error) {
 
 func getXattr(path, name string) ([]byte, error) {
 	buf := make([]byte, 256)
-	n, err := unix.Lgetxattr(path, name, buf)
+	n, err := unix.Getxattr(path, name, buf)
 	if errors.Is(err, unix.ERANGE) {
 		buf = make([]byte, 64<<10) // XATTR_SIZE_MAX
-		n, err = unix.Lgetxattr(path, name, buf)
+		n, err = unix.Getxattr(path, name, buf)
 	}
 	if err != nil {
 		return nil, err

@@ -44,6 +44,9 @@ func Copy(ctx context.Context, src *os.File, dstDir int, name string, o CopyOpti
 		Visit: func(e Entry) error { return c.visit(ctx, e) },
 		Leave: c.leave,
 	})
+	if errors.Is(err, unix.EEXIST) {
+		err = fmt.Errorf("%w: one name was read twice, so somebody changes it", err)
+	}
 	if err != nil {
 		return fmt.Errorf("copy %q: %w", src.Name(), err)
 	}
@@ -57,6 +60,7 @@ type copier struct {
 	dstDir    int
 	links     int // directory with one name per source inode that has several links, -1 while there is none
 	linksName string
+	alone     bool          // a file with several names is not looked for among those that were copied before
 	stats     []unix.Stat_t // of the source directories on the path, for their times
 	buf       []byte
 }
@@ -94,7 +98,7 @@ func (c *copier) visit(ctx context.Context, e Entry) error {
 func (c *copier) leave(dir int) error {
 	st := c.stats[len(c.stats)-1]
 	c.stats = c.stats[:len(c.stats)-1]
-	if err := c.attributes(dir, ".", c.dst.fd(), ".", st); err != nil {
+	if err := c.attributes(dir, c.dst.fd(), ".", st); err != nil {
 		return fmt.Errorf("directory %q: %w", c.dst.top().name, err)
 	}
 	if c.dst.depth() > 1 {
@@ -105,10 +109,19 @@ func (c *copier) leave(dir int) error {
 	return nil
 }
 
-// file copies anything that is not a directory.
+// file copies anything that is not a directory. It copies one file, whatever comes to its name meanwhile: not one's contents with another's mode.
 func (c *copier) file(ctx context.Context, e Entry) error {
+	src, err := pin(&e)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(src)
+	if e.IsDir() {
+		return errors.New("became a directory while it was copied")
+	}
 	st := e.Stat
-	if st.Nlink > 1 {
+	linked := st.Nlink > 1 && !c.alone
+	if linked {
 		done, err := c.linked(e)
 		if done || err != nil {
 			return err
@@ -116,11 +129,11 @@ func (c *copier) file(ctx context.Context, e Entry) error {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		if err := c.regular(ctx, e); err != nil {
+		if err := c.regular(ctx, src, e); err != nil {
 			return err
 		}
 	case unix.S_IFLNK:
-		target, err := readlinkat(e.Dir, e.Name)
+		target, err := readlinkat(src, "")
 		if err != nil {
 			return err
 		}
@@ -132,10 +145,10 @@ func (c *copier) file(ctx context.Context, e Entry) error {
 			return os.NewSyscallError("mknod", err)
 		}
 	}
-	if err := c.attributes(e.Dir, e.Name, c.dst.fd(), e.Name, st); err != nil {
+	if err := c.attributes(src, c.dst.fd(), e.Name, st); err != nil {
 		return err
 	}
-	if st.Nlink > 1 {
+	if linked {
 		return c.remember(e)
 	}
 	return nil
@@ -180,20 +193,12 @@ func inodeName(e Entry) string {
 	return strconv.FormatUint(e.Stat.Dev, 16) + "-" + strconv.FormatUint(e.Stat.Ino, 16)
 }
 
-func (c *copier) regular(ctx context.Context, e Entry) (err error) {
-	in, err := unix.Openat(e.Dir, e.Name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+func (c *copier) regular(ctx context.Context, src int, e Entry) (err error) {
+	in, err := reopen(src)
 	if err != nil {
-		return os.NewSyscallError("open", err)
+		return err
 	}
 	defer unix.Close(in)
-	// The name may have been replaced since it was looked at; only a regular file is ever read.
-	var st unix.Stat_t
-	if err := unix.Fstat(in, &st); err != nil {
-		return os.NewSyscallError("fstat", err)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return errors.New("changed its type while it was copied")
-	}
 	out, err := unix.Openat(c.dst.fd(), e.Name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return os.NewSyscallError("create", err)
@@ -202,7 +207,7 @@ func (c *copier) regular(ctx context.Context, e Entry) (err error) {
 	if c.buf == nil {
 		c.buf = make([]byte, 128<<10)
 	}
-	return copyData(ctx, out, in, st.Size, c.buf)
+	return copyData(ctx, out, in, e.Stat.Size, c.buf)
 }
 
 // copyData copies size bytes: by sharing the extents, else segment by segment with the holes left out.
@@ -279,6 +284,7 @@ func copySegment(ctx context.Context, out, in int, pos, end int64, buf []byte) e
 	return nil
 }
 
+// readlinkat reads a symlink; with the name "", the one that dirfd is pinned to.
 func readlinkat(dirfd int, name string) (string, error) {
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(dirfd, name, buf)

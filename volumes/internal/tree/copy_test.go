@@ -302,18 +302,26 @@ func TestCopyFails(t *testing.T) {
 	})
 }
 
-// A file that was replaced by something else since it was looked at must not be opened to the end of days.
+// What was replaced by something else since it was looked at is copied as what it is now; it must not be opened to the end of days.
 func TestCopyReadsRegularFilesOnly(t *testing.T) {
+	inspect.NeedRoot(t)
 	src, dst := newDir(t), newDir(t)
 	check(t, unix.Mkfifo(src+"/pipe", 0o600))
 	check(t, os.Symlink("/etc/passwd", src+"/link"))
+	mkdir(t, src+"/dir")
 	root, err := openRoot(fd(t, dst), ".")
 	check(t, err)
 	c := &copier{dst: root, links: -1}
 	defer c.close()
-	for _, name := range []string{"pipe", "link"} {
-		if err := c.regular(t.Context(), Entry{Dir: fd(t, src), Name: name}); err == nil {
-			t.Errorf("%s was read", name)
+	for name, want := range map[string]uint32{"pipe": unix.S_IFIFO, "link": unix.S_IFLNK, "dir": 0} {
+		err := c.file(t.Context(), Entry{Dir: fd(t, src), Name: name, Stat: unix.Stat_t{Mode: unix.S_IFREG, Nlink: 1}})
+		var st unix.Stat_t
+		if want == 0 {
+			if err == nil || exists(dst+"/"+name) {
+				t.Errorf("%s was copied as a file", name)
+			}
+		} else if err = errors.Join(err, unix.Lstat(dst+"/"+name, &st)); err != nil || st.Mode&unix.S_IFMT != want {
+			t.Errorf("%s: mode %o, %v", name, st.Mode, err)
 		}
 	}
 }

@@ -260,7 +260,7 @@ func (m *merger) finish(l *mergeLevel) error {
 			return fmt.Errorf("mark as opaque: %w", err)
 		}
 	}
-	return c.attributes(src, ".", dst, ".", st)
+	return c.attributes(src, dst, ".", st)
 }
 
 func (m *merger) isOpaque(fd int) (bool, error) {
@@ -288,7 +288,6 @@ func (m *merger) link(e Entry) error {
 	case !errors.Is(err, unix.EMLINK) && !errors.Is(err, unix.EXDEV) && !errors.Is(err, unix.EPERM):
 		return os.NewSyscallError("link", err)
 	}
-	e.Stat.Nlink = 1 // on its own from here on
-	c := copier{dst: m.dst, buf: m.buf, links: -1}
+	c := copier{dst: m.dst, buf: m.buf, links: -1, alone: true}
 	return c.file(m.tick.ctx, e)
 }

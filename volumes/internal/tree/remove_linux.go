@@ -61,7 +61,8 @@ func RemoveIn(ctx context.Context, dir, name string) error {
 func empty(ctx context.Context, s *stack) error {
 	buf := make([]byte, direntBytes)
 	tick := ticker{ctx: ctx}
-	removed := 0 // since the current directory was last read from its start
+	removed := 0  // since the current directory was last read from its start
+	replaced := 0 // how often a name was something else than it was a moment before
 	for {
 		entries, err := readEntries(s.fd(), buf)
 		switch {
@@ -80,7 +81,10 @@ func empty(ctx context.Context, s *stack) error {
 				return err
 			}
 			if err := rmdir(s.fd(), name); err != nil && !errors.Is(err, unix.ENOENT) {
-				return fmt.Errorf("remove directory %q: %w", name, err)
+				// Somebody puts things there as fast as they are removed: it is looked at again, with the rest of its parent.
+				if replaced++; replaced > patience || !isReplaced(err) && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
+					return fmt.Errorf("remove directory %q: %w", name, err)
+				}
 			}
 			if err := rewind(s); err != nil {
 				return err
@@ -100,12 +104,11 @@ func empty(ctx context.Context, s *stack) error {
 					removed = 0
 					break
 				}
-				if !errors.Is(err, unix.ENOENT) {
-					return err
-				}
 			}
 			if err != nil && !errors.Is(err, unix.ENOENT) {
-				return fmt.Errorf("remove %q: %w", e.name, err)
+				if replaced++; replaced > patience || !isReplaced(err) && !errors.Is(err, unix.EISDIR) {
+					return fmt.Errorf("remove %q: %w", e.name, err)
+				}
 			}
 			removed++
 		}
@@ -151,15 +154,17 @@ func rmdir(dirfd int, name string) error {
 // in: a privileged container can set them. It does what it can; the unlink after it reports what is still in the way.
 func clearFlags(dirfd int, name string) {
 	clearFDFlags(dirfd)
-	var st unix.Stat_t
-	if err := unix.Fstatat(dirfd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	e := Entry{Dir: dirfd, Name: name}
+	at, err := pin(&e)
+	if err != nil {
 		return
 	}
+	defer unix.Close(at)
 	// Opening anything else may block or have effects, and has no flags.
-	if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFREG && kind != unix.S_IFDIR {
+	if kind := e.Stat.Mode & unix.S_IFMT; kind != unix.S_IFREG && kind != unix.S_IFDIR {
 		return
 	}
-	fd, err := unix.Openat(dirfd, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := reopen(at)
 	if err != nil {
 		return
 	}

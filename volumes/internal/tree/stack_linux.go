@@ -31,10 +31,17 @@ type level struct {
 // stack is the path from the root of a walk to the current directory.
 type stack struct {
 	levels []level
+	stat   unix.Stat_t // of the directory that was entered last, when it was opened
 }
 
-// errMoved: the way back up does not lead to where the way down came from.
-var errMoved = errors.New("was moved while it was walked")
+// errMoved: the way back up does not lead to where the way down came from, or a name is something else at each look.
+var errMoved = errors.New("was moved or replaced while it was walked")
+
+// isReplaced says whether a name was no directory any more when it was opened as one.
+func isReplaced(err error) bool { return errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) }
+
+// patience is how often something that is being replaced all the time is looked at.
+const patience = 1000
 
 // openRoot starts a stack at the directory name below dirfd.
 func openRoot(dirfd int, name string) (*stack, error) {
@@ -47,18 +54,18 @@ func (s *stack) enter(dirfd int, name string) error {
 	if err != nil {
 		return err
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	if err := unix.Fstat(fd, &s.stat); err != nil {
 		unix.Close(fd)
 		return &os.PathError{Op: "fstat", Path: name, Err: err}
 	}
-	s.levels = append(s.levels, level{fd: fd, dev: st.Dev, ino: st.Ino, name: name})
+	s.levels = append(s.levels, level{fd: fd, dev: s.stat.Dev, ino: s.stat.Ino, name: name})
 	return nil
 }
 
-// openDir opens a directory for reading without following a symlink or crossing a mount. EXDEV: a mount is there.
+// openDir opens a directory for reading without following a symlink or crossing a mount. EXDEV: a mount is there. The kernel also says so of a directory that was moved
+// out of dirfd while it was looked up (fs/namei.c, complete_walk), but not again and again.
 func openDir(dirfd int, name string) (int, error) {
-	for {
+	for try := 0; ; try++ {
 		fd, err := unix.Openat2(dirfd, name, &unix.OpenHow{
 			Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
@@ -67,6 +74,8 @@ func openDir(dirfd int, name string) (int, error) {
 		case err == nil:
 			return fd, nil
 		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN): // EAGAIN: a rename raced with the look-up
+			continue
+		case errors.Is(err, unix.EXDEV) && try < 3:
 			continue
 		case errors.Is(err, unix.EXDEV):
 			return -1, fmt.Errorf("open %q: something is mounted there: %w", name, err)

@@ -3,6 +3,7 @@ package tree
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -32,12 +33,20 @@ func Sync(ctx context.Context, dirfd int, name string) error {
 				if e.Stat.Mode&unix.S_IFMT != unix.S_IFREG {
 					return nil // other inodes are durable with their directory
 				}
-				fd, err := unix.Openat(e.Dir, e.Name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+				at, err := pin(&e)
 				if errors.Is(err, unix.ENOENT) {
 					return nil
 				}
 				if err != nil {
-					return &os.PathError{Op: "open", Path: e.Name, Err: err}
+					return fmt.Errorf("%q: %w", e.Name, err)
+				}
+				defer unix.Close(at)
+				if e.Stat.Mode&unix.S_IFMT != unix.S_IFREG {
+					return nil // it was replaced
+				}
+				fd, err := reopen(at)
+				if err != nil {
+					return fmt.Errorf("%q: %w", e.Name, err)
 				}
 				defer unix.Close(fd)
 				if err := flush(fd, false); err != nil {

@@ -3,6 +3,7 @@ package tree
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 
@@ -69,24 +70,13 @@ func Walk(ctx context.Context, dirfd int, name string, v Visitor) error {
 			if err := tick.tick(); err != nil {
 				return err
 			}
-			e := Entry{Dir: s.fd(), Name: d.name}
-			err := unix.Fstatat(e.Dir, e.Name, &e.Stat, unix.AT_SYMLINK_NOFOLLOW)
+			s.top().next = d.next
+			e, err := s.meet(d.name)
 			if errors.Is(err, unix.ENOENT) {
 				continue
 			}
 			if err != nil {
-				return &os.PathError{Op: "stat", Path: d.name, Err: err}
-			}
-			// Opened before it is visited: a visitor that was told of a directory is told of its end, too.
-			if e.IsDir() {
-				s.top().next = d.next
-				err := s.push(d.name)
-				if errors.Is(err, unix.ENOENT) {
-					continue
-				}
-				if err != nil {
-					return err
-				}
+				return err
 			}
 			if err := v.Visit(e); err != nil {
 				return err
@@ -96,4 +86,25 @@ func Walk(ctx context.Context, dirfd int, name string, v Visitor) error {
 			}
 		}
 	}
+}
+
+// meet looks at a name in the current directory, and makes it the current one if it is a directory: opened before it is visited, so that a visitor who was told of a
+// directory is told of its end, too. What is opened is what is told of, whatever was there when it was looked at. ENOENT: it has vanished.
+func (s *stack) meet(name string) (Entry, error) {
+	for range patience {
+		e := Entry{Dir: s.fd(), Name: name}
+		if err := unix.Fstatat(e.Dir, name, &e.Stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return e, &os.PathError{Op: "stat", Path: name, Err: err}
+		}
+		if !e.IsDir() {
+			return e, nil
+		}
+		err := s.push(name)
+		if isReplaced(err) {
+			continue
+		}
+		e.Stat = s.stat
+		return e, err
+	}
+	return Entry{}, fmt.Errorf("%q %w", name, errMoved)
 }
