@@ -60,36 +60,61 @@ type attacker struct {
 	done int // moves that worked
 }
 
-// stock are the names in Stock that are put in the place of something, and what is linked there from its vault if it was used up.
-var stock = []string{"link to a directory", "link to a file", "link up", "magic link", "loop", "pipe", "socket", "device", "file", "other file", "directory"}
+// For directories and for files, stock are the names in Stock that are put in the place of one. What was used up is linked there from its vault again.
+var stock = [2][]string{
+	{"link to a directory", "link up", "magic link", "directory", "file"},
+	{"link to a file", "pipe", "socket", "device", "other file", "loop"},
+}
 
-// move does one thing and takes it back after a moment. What fails is not its business: the other side removes things meanwhile.
+// move does one thing, many times as fast as it can, and takes it back. What fails is not its business: the other side removes things meanwhile.
 func (a *attacker) move() {
-	names := append(append([]string{}, a.Dirs...), a.Files...)
 	switch n := a.rand.IntN(10); {
 	case n == 0 && len(a.Deep) > 0:
-		from, to := filepath.Join(a.Tree, a.pick(a.Deep)), filepath.Join(a.Away, "moved")
-		a.count(unix.Rename(from, to))
-		a.pause()
-		a.count(unix.Rename(to, from))
-		if _, err := os.Lstat(to); err == nil { // its place is gone
-			_ = os.RemoveAll(filepath.Join(a.Stock, "gone"))
-			_ = unix.Rename(to, filepath.Join(a.Stock, "gone"))
-		}
+		a.moveAway(filepath.Join(a.Tree, a.pick(a.Deep)))
 	case n == 1 && len(a.Files) > 1:
-		a.exchange(filepath.Join(a.Tree, a.pick(a.Files)), filepath.Join(a.Tree, a.pick(a.Files)))
-	case len(names) > 0:
-		item := a.pick(stock)
-		at, with := filepath.Join(a.Tree, a.pick(names)), filepath.Join(a.Stock, item)
-		if a.exchange(at, with) {
+		one, other := filepath.Join(a.Tree, a.pick(a.Files)), filepath.Join(a.Tree, a.pick(a.Files))
+		for range a.rand.IntN(50) {
+			a.exchange(one, other)
+		}
+	default:
+		kind := a.rand.IntN(2)
+		names := [][]string{a.Dirs, a.Files}[kind]
+		if n == 2 { // a file where a directory was, or the other way round
+			kind = 1 - kind
+		}
+		if len(names) > 0 {
+			a.replace(filepath.Join(a.Tree, a.pick(names)), a.pick(stock[kind]))
+		}
+	}
+}
+
+// replace exchanges what is at a path with a thing from Stock and back.
+func (a *attacker) replace(at, item string) {
+	with := filepath.Join(a.Stock, item)
+	for range 1 + a.rand.IntN(50) {
+		ok := a.exchange(at, with)
+		if ok && a.rand.IntN(10) == 0 {
 			a.pause()
-			if a.exchange(at, with) {
-				return
-			}
+		}
+		if ok && a.exchange(at, with) {
+			continue
 		}
 		if _, err := os.Lstat(filepath.Dir(at)); err == nil {
 			a.restock(item)
 		}
+		return
+	}
+}
+
+// moveAway moves a directory to Away and back.
+func (a *attacker) moveAway(from string) {
+	to := filepath.Join(a.Away, "moved")
+	a.count(unix.Rename(from, to))
+	a.pause()
+	a.count(unix.Rename(to, from))
+	if _, err := os.Lstat(to); err == nil { // its place is gone
+		_ = os.RemoveAll(filepath.Join(a.Stock, "gone"))
+		_ = unix.Rename(to, filepath.Join(a.Stock, "gone"))
 	}
 }
 
@@ -108,7 +133,7 @@ func (a *attacker) count(err error) bool {
 
 // pause lets the other side do one to some ten calls.
 func (a *attacker) pause() {
-	for end := time.Now().Add(time.Duration(a.rand.IntN(40)) * time.Microsecond); time.Now().Before(end); {
+	for end := time.Now().Add(time.Duration(a.rand.IntN(60)) * time.Microsecond); time.Now().Before(end); {
 	}
 }
 

@@ -120,6 +120,12 @@ func (c *Canary) Untouched(t testing.TB) {
 	for _, what := range c.events(t) {
 		t.Error(what)
 	}
+}
+
+// Intact is Untouched, and looks whether the canary is what it was.
+func (c *Canary) Intact(t testing.TB) {
+	t.Helper()
+	c.Untouched(t)
 	inspect.Same(t, inspect.Tree(t, c.Dir, inspect.Keep), c.before)
 	c.events(t) // those of looking
 }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime/pprof"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -41,7 +42,7 @@ func (p Plan) Fill(t testing.TB, c *Canary) {
 		check(t, os.WriteFile(vault+"/"+name, []byte(name), 0o644))
 	}
 	a := attacker{Plan: p}
-	for _, name := range stock {
+	for _, name := range slices.Concat(stock[0], stock[1]) {
 		a.restock(name)
 	}
 	if p.Away != "" {
