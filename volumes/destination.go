@@ -26,15 +26,7 @@ func makeDestination(root, at string, owner uint32) (inode, error) {
 		here := "/" + strings.Join(names[:i+1], "/")
 		dir, err := openInRoot(top, here)
 		if errors.Is(err, unix.ENOENT) {
-			if err = unix.Mkdirat(int(parent.Fd()), name, 0o755); err == nil {
-				err = unix.Fchownat(int(parent.Fd()), name, int(owner), int(owner), unix.AT_SYMLINK_NOFOLLOW)
-			}
-			if err == nil {
-				err = unix.Fchmodat(int(parent.Fd()), name, 0o755, 0)
-			}
-			if err == nil {
-				dir, err = openInRoot(top, here)
-			}
+			dir, err = makeDirectory(parent, name, owner)
 		}
 		if parent != top {
 			parent.Close()
@@ -59,6 +51,22 @@ func makeDestination(root, at string, owner uint32) (inode, error) {
 		return inode{}, fmt.Errorf("%w cache path %q: in this image it leads to the root directory", ErrInvalid, at)
 	}
 	return inode{here.Dev, here.Ino}, nil
+}
+
+// makeDirectory makes a directory of mode 0755, whatever the umask. Owner and mode are set by a descriptor: a symlink that comes to its name is not followed, as
+// chmod(2) would.
+func makeDirectory(parent *os.File, name string, owner uint32) (*os.File, error) {
+	if err := unix.Mkdirat(int(parent.Fd()), name, 0o755); err != nil {
+		return nil, err
+	}
+	fd, err := unix.Openat(int(parent.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(unix.Fchown(fd, int(owner), int(owner)), unix.Fchmod(fd, 0o755)); err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // inode names a directory, whatever path leads to it.

@@ -178,8 +178,9 @@ func (i *Image) Metadata(maxBytes int64) ([]byte, error) {
 		return nil, nil
 	}
 	name := path.Join(path.Dir(i.path), metadataFile)
+	// O_PATH opens nothing: a device would notice, a FIFO make us wait.
 	fd, err := unix.Openat2(int(i.parent.Fd()), metadataFile, &unix.OpenHow{
-		Flags:   unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC,
+		Flags:   unix.O_PATH | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_SYMLINKS,
 	})
 	if errors.Is(err, unix.ENOENT) {
@@ -188,15 +189,19 @@ func (i *Image) Metadata(maxBytes int64) ([]byte, error) {
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: name, Err: err}
 	}
-	f := os.NewFile(uintptr(fd), name)
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, &os.PathError{Op: "stat", Path: name, Err: err}
 	}
-	if !info.Mode().IsRegular() {
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, fmt.Errorf("%w image metadata %q: it is no regular file", ErrInvalid, name)
 	}
+	f, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", fd)) // that very file
+	if err != nil {
+		return nil, fmt.Errorf("open %q: %w", name, err)
+	}
+	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
 	if err != nil {
 		return nil, err

@@ -18,6 +18,20 @@ import (
 // Stopped by ctx, or failed, it has removed a part and can be called again. Several may remove one tree at once: what another
 // removed is gone, which is all that was asked for.
 func Remove(ctx context.Context, dirfd int, name string) error {
+	for range 10 {
+		if err := removeOnce(ctx, dirfd, name); !becameAnother(err) || ctx.Err() != nil {
+			return err
+		}
+	}
+	return removeOnce(ctx, dirfd, name)
+}
+
+// becameAnother says whether an error is one of removing what was replaced, or filled again, since it was looked at.
+func becameAnother(err error) bool {
+	return isReplaced(err) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST)
+}
+
+func removeOnce(ctx context.Context, dirfd int, name string) error {
 	switch err := unlink(dirfd, name, true); {
 	case err == nil, errors.Is(err, unix.ENOENT):
 		return nil
@@ -82,7 +96,7 @@ func empty(ctx context.Context, s *stack) error {
 			}
 			if err := rmdir(s.fd(), name); err != nil && !errors.Is(err, unix.ENOENT) {
 				// Somebody puts things there as fast as they are removed: it is looked at again, with the rest of its parent.
-				if replaced++; replaced > patience || !isReplaced(err) && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
+				if replaced++; replaced > patience || !becameAnother(err) {
 					return fmt.Errorf("remove directory %q: %w", name, err)
 				}
 			}
@@ -106,7 +120,7 @@ func empty(ctx context.Context, s *stack) error {
 				}
 			}
 			if err != nil && !errors.Is(err, unix.ENOENT) {
-				if replaced++; replaced > patience || !isReplaced(err) && !errors.Is(err, unix.EISDIR) {
+				if replaced++; replaced > patience || !becameAnother(err) {
 					return fmt.Errorf("remove %q: %w", e.name, err)
 				}
 			}

@@ -25,6 +25,7 @@ type Canary struct {
 	inotify int
 	watched map[int32]string
 	beside  string
+	inodes  map[[2]uint64]string
 	before  map[string]string
 }
 
@@ -37,7 +38,7 @@ func NewCanary(t testing.TB, dir string) *Canary {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	check(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
-	c := &Canary{Dir: dir, inotify: fd, watched: map[int32]string{}}
+	c := &Canary{Dir: dir, inotify: fd, watched: map[int32]string{}, inodes: map[[2]uint64]string{}}
 	for _, name := range []string{"file", "dir/" + Secret, "dir/sub/" + Secret, "d/d/d/" + Secret, "metadata.json"} {
 		path := filepath.Join(dir, name)
 		check(t, os.MkdirAll(filepath.Dir(path), 0o755))
@@ -49,11 +50,25 @@ func NewCanary(t testing.TB, dir string) *Canary {
 	c.before = inspect.Tree(t, dir, inspect.Keep)
 	check(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		c.watch(t, path, touched|unix.IN_OPEN)
+		var st unix.Stat_t
+		check(t, unix.Lstat(path, &st))
+		c.inodes[[2]uint64{st.Dev, st.Ino}] = path
 		return err
 	}))
 	c.events(t) // those of the walk itself
 	return c
 }
+
+// Holds returns the path in the canary of what fd leads to, "" if that is none of it.
+func (c *Canary) Holds(t testing.TB, fd int) string {
+	t.Helper()
+	var st unix.Stat_t
+	check(t, unix.Fstat(fd, &st))
+	return c.Has(st.Dev, st.Ino)
+}
+
+// Has is Holds of an inode.
+func (c *Canary) Has(dev, ino uint64) string { return c.inodes[[2]uint64{dev, ino}] }
 
 // Shun watches a FIFO, a socket or a device, which nobody may open, by whatever name.
 func (c *Canary) Shun(t testing.TB, path string) { c.watch(t, path, unix.IN_OPEN) }
