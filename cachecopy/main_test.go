@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/attack"
 )
 
 // inNamespace is set in the process that runs the tests: it has a mount namespace of its own, so whatever a failed test leaves mounted is gone
@@ -15,6 +17,7 @@ import (
 const inNamespace = "CACHECOPY_TEST_IN_NAMESPACE"
 
 func TestMain(m *testing.M) {
+	attack.Serve()
 	if worker := os.Getenv(workerEnv); worker != "" {
 		os.Exit(work(worker))
 	}

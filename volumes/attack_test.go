@@ -46,6 +46,8 @@ func TestAttackedPaths(t *testing.T) {
 			p := test.plan
 			p.Tree, p.Stock, p.Away, p.Canary = dir+"/live/v/volume", dir+"/stock", dir+"/away", c.Dir
 			p.Fill(t, c)
+			c.Shun(t, p.Stock)
+			c.Beside(t, p.Away)
 			check(t, os.MkdirAll(p.Tree+"/a/b/rootfs", 0o755))
 			check(t, os.WriteFile(p.Tree+"/a/b/metadata.json", []byte("{}"), 0o600))
 			second := attack.Start(t, p, nil)

@@ -69,6 +69,8 @@ func newAttacked(t *testing.T) *attacked {
 	a := &attacked{T: t, dir: dir, canary: attack.NewCanary(t, dir+"/canary")}
 	a.plan = attack.Plan{Tree: dir, Stock: dir + "/stock", Away: dir + "/away", Canary: dir + "/canary"}
 	a.plan.Fill(t, a.canary)
+	a.canary.Shun(t, a.plan.Stock)
+	a.canary.Beside(t, a.plan.Away)
 	a.parent = fd(t, dir)
 	a.fill("wide", dir+"/wide")
 	a.fill("deep", dir+"/deep")

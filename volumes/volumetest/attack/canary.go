@@ -70,8 +70,12 @@ func (c *Canary) Holds(t testing.TB, fd int) string {
 // Has is Holds of an inode.
 func (c *Canary) Has(dev, ino uint64) string { return c.inodes[[2]uint64{dev, ino}] }
 
-// Shun watches a FIFO, a socket or a device, which nobody may open, by whatever name.
-func (c *Canary) Shun(t testing.TB, path string) { c.watch(t, path, unix.IN_OPEN) }
+// Shun watches the FIFO, the socket and the device in the stock of a plan, which nobody may open, by whatever name.
+func (c *Canary) Shun(t testing.TB, stock string) {
+	for _, name := range []string{"pipe", "socket", "device"} {
+		c.watch(t, filepath.Join(stock, "vault", name), unix.IN_OPEN)
+	}
+}
 
 // Beside watches a directory that the attacker moves things into, which somebody may still be working on: nobody may list it, or make and remove anything in it.
 func (c *Canary) Beside(t testing.TB, dir string) {
@@ -105,7 +109,7 @@ func (c *Canary) events(t testing.TB) (all []string) {
 			dir := c.watched[int32(binary.NativeEndian.Uint32(b))]
 			moved := dir == c.beside && name != "" && mask&unix.IN_ACCESS != 0 // the names of files in a watched directory come with it
 			what := filepath.Join(dir, name) + " was " + maskText(mask)
-			if b = b[size:]; !moved && !seen[what] && mask&unix.IN_IGNORED == 0 {
+			if b = b[size:]; !moved && !seen[what] && mask&(unix.IN_IGNORED|unix.IN_UNMOUNT) == 0 {
 				seen[what] = true
 				all = append(all, what)
 			}
