@@ -85,7 +85,7 @@ func TestAttackedContainer(t *testing.T) {
 		for upper, dir := range map[string]string{v.ID + "/fs/x": v.Root + "/x", v.ID + "/cache-0/fs/x": v.Copies[0] + "/x"} {
 			check(t, os.RemoveAll(dir)) // of the last generation
 			p := a.tree(dir, dir)
-			p.Seed = uint64(round + 1)
+			p.Seed, p.Inside = uint64(round+1), true
 			a.canary.Shun(t, a.dir+"/layers/"+upper+"/stock")
 			inside = append(inside, attack.Start(t, p, &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}))
 		}

@@ -24,6 +24,9 @@ type Plan struct {
 	Away   string   // another directory on that mount
 	Canary string   // where symlinks lead
 	Seed   uint64
+
+	// Inside: it stands in Tree, as the processes of a container do, and so stays in a mount that is taken off wherever it can be seen.
+	Inside bool
 }
 
 // planEnv, in the environment of a test binary, makes it the attacker.
@@ -40,6 +43,12 @@ func Serve() {
 		fmt.Fprintln(os.Stderr, "attacker:", err)
 		os.Exit(1)
 	}
+	if p.Inside {
+		if err := p.enter(); err != nil {
+			fmt.Fprintln(os.Stderr, "attacker:", err)
+			os.Exit(1)
+		}
+	}
 	var over atomic.Bool
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // until it is closed
@@ -52,6 +61,19 @@ func Serve() {
 	}
 	fmt.Println(a.done)
 	os.Exit(0)
+}
+
+// enter goes into Tree, and makes all paths relative to it.
+func (p *Plan) enter() error {
+	var err error
+	for _, dir := range []*string{&p.Stock, &p.Away} {
+		if *dir, err = filepath.Rel(p.Tree, *dir); err != nil {
+			return err
+		}
+	}
+	err = os.Chdir(p.Tree)
+	p.Tree = "."
+	return err
 }
 
 type attacker struct {
