@@ -43,7 +43,7 @@ func TestQuickRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| create, unprivileged, no cache |", "| delete, unknown handle |", "| library: create |", "| GrootFS: delete |", "runc run"} {
+	for _, want := range []string{"| create, unprivileged, no cache, over an empty program |", postUnprivileged, "create on a server", "| delete, unknown handle |", "| library: create |", "| GrootFS: delete |", "runc run"} {
 		if !strings.Contains(string(text), want) && !(strings.Contains(want, "GrootFS") && strings.Contains(string(text), "could not be built")) {
 			t.Errorf("%q is not in the document", want)
 		}

@@ -52,8 +52,8 @@ func run(plugin, modules, dir, out string, quick bool) (err error) {
 	if err := p.measure(r, extent); err != nil {
 		return err
 	}
-	fmt.Print(r.text.String())
-	err = os.WriteFile(out, []byte(r.text.String()), 0o644)
+	fmt.Print(r.String())
+	err = os.WriteFile(out, []byte(r.String()), 0o644)
 	for name, svg := range r.charts {
 		err = errors.Join(err, os.WriteFile(filepath.Join(filepath.Dir(out), name), []byte(svg), 0o644))
 	}

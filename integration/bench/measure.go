@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"strings"
@@ -33,21 +34,16 @@ func (p *place) measure(r *report, x extent) error {
 	if err != nil {
 		return err
 	}
-	live, err := p.live(min(x.rounds, 60), x.live, image)
-	if err != nil {
-		return err
-	}
-	peak, err := p.peak(image)
-	if err != nil {
-		return err
-	}
-	p.summary(r, x, m, once, live, peak)
-
-	for _, section := range []func(*report, extent, string) error{p.hostSection, p.dirtySection, p.sizeSection, p.cycleSection, p.containerSection} {
+	p.commandSection(r, m)
+	p.onceSection(r, x, once)
+	for _, section := range []func(*report, extent, string) error{
+		p.liveSection, p.memorySection, p.hostSection, p.dirtySection, p.sizeSection, p.serverSection, p.cycleSection, p.containerSection,
+	} {
 		if err := errors.Join(p.settle(), section(r, x, image)); err != nil {
 			return err
 		}
 	}
+	r.limits = p.limits(m)
 	return nil
 }
 
@@ -68,7 +64,7 @@ func (p *place) head(r *report) error {
 	if err != nil {
 		return err
 	}
-	r.printf("# Benchmarks\n\nWritten by `make bench` on %s: %s, %s, %d processors, %s, load %s\n"+
+	fmt.Fprintf(&r.head, "# Benchmarks\n\nWritten by `make bench` on %s: %s, %s, %d processors, %s, load %s\n"+
 		"at the beginning. Everything is on one XFS on a loop device, its file on %s. What stands in one table was\n"+
 		"run in turn, round by round, in one run; × is the ratio of medians, and what another machine will find alike;\n"+
 		"quiet × that of the times that nine of ten are above, which what else the machine does changes less.\n\n",
@@ -99,26 +95,16 @@ func (p *place) peak(image string) (kib [2]int64, err error) {
 	return kib, err
 }
 
-// summary is the goals and the table of commands.
-func (p *place) summary(r *report, x extent, m, once, live *meter, peak [2]int64) {
-	// The spread of create over the numbers of live containers, each in units of an empty program of its own time.
-	least, most := 1e9, 0.0
-	for _, level := range x.live {
-		ratio := live.ratio(fmt.Sprintf("create: %d live", level), fmt.Sprintf("empty: %d live", level))
-		least, most = min(least, ratio), max(most, ratio)
+// commandSection is the table of commands.
+func (p *place) commandSection(r *report, m *meter) {
+	r.goal("create, unprivileged, no cache, over an empty program", 2.0, m.ratio("create", emptyProgram))
+	r.goal("create with one cache, over an empty program", 2.3, m.ratio("create, 1 cached", emptyProgram))
+	r.goal("delete, over an empty program", 1.8, m.ratio("delete", emptyProgram))
+	r.goal("delete of an unknown handle, over an empty program", 1.5, m.ratio("delete, unknown handle", emptyProgram))
+	if p.groot != "" {
+		r.goalAtLeast("create of GrootFS over ours", 3, m.ratio("GrootFS: create", "create"))
+		r.goalAtLeast("delete of GrootFS over ours", 2.8, m.ratio("GrootFS: delete", "delete"))
 	}
-	r.printf("## Goals\n\nIn units of an empty static Go program, but for memory, and for the last.\n\n")
-	r.goals([]goal{
-		{"create, unprivileged, no cache", 2.0, m.ratio("create", emptyProgram)},
-		{"create, one cache", 2.3, m.ratio("create, 1 cached", emptyProgram)},
-		{"delete", 1.8, m.ratio("delete", emptyProgram)},
-		{"delete of an unknown handle", 1.5, m.ratio("delete, unknown handle", emptyProgram)},
-		{fmt.Sprintf("%d creates at once, beside as many empty programs", x.atOnce), 1.5, once.ratio("create", emptyProgram)},
-		{"memory of a create, MiB", 12, float64(peak[0]) / 1024},
-		{fmt.Sprintf("most expensive create over cheapest, %d to %d live containers", x.live[0], x.live[len(x.live)-1]), 1.2, most / least},
-	})
-	r.printf("%s\n", p.limits(m))
-
 	r.printf("## Commands\n\nWhole commands, as gdn starts them, warm.\n\n")
 	var bars []bar
 	for _, name := range m.names {
@@ -138,19 +124,63 @@ func (p *place) summary(r *report, x extent, m, once, live *meter, peak [2]int64
 	} else {
 		r.printf("GrootFS is v0.30.0, built from the module proxy, on the same XFS, its image unpacked before; mapped means with `init-store --uid-mapping`.\n\n")
 	}
+}
+
+// onceSection is the table of commands at once.
+func (p *place) onceSection(r *report, x extent, m *meter) {
+	r.goal(fmt.Sprintf("%d creates at once, over as many of the bare system calls", x.atOnce), 1.5, m.ratio("create", bareCreate))
 	r.printf("## %d at once\n\n", x.atOnce)
-	r.table(once, emptyProgram)
-	r.printf("## Beside live containers\n\n")
+	r.table(m, emptyProgram)
+}
+
+func (p *place) liveSection(r *report, x extent, image string) error {
+	first, last := x.live[0], x.live[len(x.live)-1]
+	// The spread of a command over the numbers of live containers, each in units of an empty program of its own time.
+	spread := func(m *meter, what string, levels []int) float64 {
+		least, most := math.Inf(1), 0.0
+		for _, level := range levels {
+			ratio := m.ratio(fmt.Sprintf("%s: %d live", what, level), fmt.Sprintf("empty: %d live", level))
+			least, most = min(least, ratio), max(most, ratio)
+		}
+		return most / least
+	}
+	n := min(x.rounds, 60)
+	own, err := p.live(n, x.live, image, true)
+	if err != nil {
+		return err
+	}
+	some := []int{first, last}
+	plain, err := p.live(n, some, image, false)
+	if err != nil {
+		return err
+	}
+	r.goal(fmt.Sprintf("dearest create over cheapest, %d to %d live containers, `STORE/mnt` a mount", first, last), 1.2, spread(own, "create", x.live))
+	r.goal(fmt.Sprintf("dearest delete over cheapest, %d to %d live containers, `STORE/mnt` a mount", first, last), 1.2, spread(own, "delete", x.live))
+	r.goal(fmt.Sprintf("create at %d live containers over at %d, `STORE/mnt` no mount", last, first), 1.2, spread(plain, "create", some))
+	r.printf("## Beside live containers\n\nTo clone a mount (open_tree(2), and overlayfs itself, of each layer), the kernel looks at all mounts that are on that mount (fs/namespace.c, has_locked_children):\n" +
+		"0.04 µs each. A host with thousands of containers keeps them off it: `mount --bind STORE/mnt STORE/mnt`, before the first of them.\n\n")
 	var growth []bar
 	for _, level := range x.live {
 		for _, what := range []string{"create", "create --privileged", "delete"} {
 			name := fmt.Sprintf("%s: %d live", what, level)
-			growth = append(growth, bar{name, live.ratio(name, fmt.Sprintf("empty: %d live", level)), colourOurs})
+			growth = append(growth, bar{name, own.ratio(name, fmt.Sprintf("empty: %d live", level)), colourOurs})
 		}
 	}
 	r.chart("benchmarks-live.svg", "Beside live containers, in units of an empty program at the same time", "×", growth)
-	r.table(live, fmt.Sprintf("empty: %d live", x.live[0]))
+	r.table(own, fmt.Sprintf("empty: %d live", first))
+	r.printf("`STORE/mnt` no mount:\n\n")
+	r.table(plain, fmt.Sprintf("empty: %d live", first))
+	return nil
+}
+
+func (p *place) memorySection(r *report, _ extent, image string) error {
+	peak, err := p.peak(image)
+	if err != nil {
+		return err
+	}
+	r.goal("memory of a create, MiB", 12, float64(peak[0])/1024)
 	r.printf("## Memory\n\nThe most that one create had resident is %d KiB, of an empty program it is %d KiB.\n\n", peak[0], peak[1])
+	return nil
 }
 
 // limits says what the goals stand on.
@@ -160,13 +190,10 @@ func (p *place) limits(m *meter) string {
 * The kernel. A small Go program that makes nothing but the system calls of one such volume takes %.2f × for its create and %.2f × for its delete in the same run: a start, the
   mount of an overlay, two detached mounts given back, an unmount that waits for all processors. The user namespace of an unprivileged container is made
   anew each time (0.1 ×), as one that is kept would be a mount that stays.
-* The start of a larger program. What is linked in initialises itself before main runs, used or not. Measured alone, as an import of an empty program: os, fmt and x/sys
-  0.07 ×; encoding/json, crypto/sha256, logrus and net/url together 0.07 ×; urfave/cli with text/template and regexp 0.15 ×, although gdn's command lines never get there.
-  net/http, which the BaggageClaim driver needs, 0.23 ×.
-* Where more commands run at once than there are processors, what counts is processor time, and of that a create takes what its threads, page faults and system
-  calls in the kernel take, beside the waiting that it no longer has.
-* To clone a mount (open_tree(2)), which each unprivileged create does twice, the kernel looks at all mounts on the same file system's mount (fs/namespace.c,
-  has_locked_children), 0.04 µs each: nothing at 1,000 live containers, 0.8 ms at 10,000. Privileged creates and all deletes stay flat.
+* The start of a larger program. What is linked in initialises itself before main runs, used or not. gdn's commands come before cli and most of net/http (package first of the command);
+  what is still before them, most of it Go's cryptography that net/http brings along, takes 0.2 ×.
+* Where more commands run at once than there are processors, what counts is processor time: page faults, threads and system calls, beside the waiting that it no longer has.
+* The share of a container's life depends on what else that is: here it is only runc.
 `, m.ratio(bareCreate, emptyProgram), m.ratio(bareDelete, emptyProgram))
 }
 
@@ -206,8 +233,9 @@ func (p *place) dirtySection(r *report, x extent, image string) error {
 	if err != nil {
 		return err
 	}
+	r.goal(fmt.Sprintf("delete beside %d MiB of a neighbour's dirty data, over without", x.dirtyMiB), 1.2, m.ratio("delete", "delete, nothing dirty"))
 	r.printf("## Delete beside a neighbour's dirty data\n\nA neighbour wrote %d MiB to the same file system just before. Our overlays are mounted volatile, so unmounting them syncs nothing.\n\n", x.dirtyMiB)
-	r.table(m, "delete")
+	r.table(m, "delete, nothing dirty")
 	return nil
 }
 
@@ -216,8 +244,27 @@ func (p *place) sizeSection(r *report, x extent, _ string) error {
 	if err != nil {
 		return err
 	}
+	small, large := "create: "+x.sizes[0].String(), "create: "+x.sizes[len(x.sizes)-1].String()
+	r.goal(fmt.Sprintf("create of an image of %s, over %s", x.sizes[len(x.sizes)-1], x.sizes[0]), 1.2, m.ratio(large, small))
 	r.printf("## By the image's size\n\nNeither create nor delete looks at an image's files; GrootFS, too, has unpacked its copy before.\n\n")
-	r.table(m, "create: "+x.sizes[0].String())
+	r.table(m, small)
+	return nil
+}
+
+func (p *place) serverSection(r *report, x extent, _ string) error {
+	size := x.sizes[1]
+	image, err := p.image(size.files, size.bytes)
+	if err != nil {
+		return err
+	}
+	m, err := p.onServer(x.fewRounds, image)
+	if err != nil {
+		return err
+	}
+	r.goalAtLeast(fmt.Sprintf("unprivileged copy of %s by BaggageClaim over our create", size), 1000, m.ratio(postUnprivileged, "create"))
+	r.printf("## BaggageClaim\n\nBaggageClaim v1.11.0 with its overlay driver, on the same XFS; the image has %s. Ours are whole commands, with the start of a process; the server's are requests on a\n"+
+		"connection that is kept, and its client library's calls. On a server, ours asks for one empty volume. A copy for an unprivileged container is one whose files the server gives new owners, one by one.\n\n", size)
+	r.table(m, "create")
 	return nil
 }
 
@@ -226,6 +273,8 @@ func (p *place) cycleSection(r *report, x extent, image string) error {
 	if err != nil {
 		return err
 	}
+	r.goal(fmt.Sprintf("p99 of %d checks on one cache over the median", x.checks), 5, float64(c.p99)/float64(c.median))
+	r.goal("their last tenth over the first", 1.2, float64(c.medians[len(c.medians)-1])/float64(c.medians[0]))
 	r.printf("## %d checks on one cache\n\nEach creates a container with the cache, changes a file in it and deletes it, which makes the change the next generation. Median %s ms, p99 %s ms (%.1f ×).\n"+
 		"The store takes %d KiB after the first tenth and %d KiB at the end.\n\n",
 		x.checks, ms(c.median), ms(c.p99), float64(c.p99)/float64(c.median), c.diskStart>>10, c.diskEnd>>10)
@@ -243,6 +292,7 @@ func (p *place) containerSection(r *report, x extent, _ string) error {
 		return err
 	}
 	ours := m.median("create") + m.median("delete")
+	r.goal("our share of a container's life with runc, per cent", 5, 100*float64(ours)/float64(ours+m.median("runc run")))
 	r.printf("## Our share of a container's life\n\nAn unprivileged busybox container whose program ends at once: our create and delete are %.0f %% of it.\n\n",
 		100*float64(ours)/float64(ours+m.median("runc run")))
 	r.table(m, "runc run")

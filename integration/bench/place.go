@@ -16,6 +16,7 @@ type place struct {
 	fs      string // its file system
 	kind    string // of the file system below
 	plugin  string
+	modules string // the directory of the modules of what it is compared with
 	empty   string // floor, doing nothing, and with arguments
 	groot   string // "" if it cannot be had
 	tardis  string
@@ -32,7 +33,7 @@ func newPlace(plugin, modules, in string) (p *place, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p = &place{dir: dir, fs: filepath.Join(dir, "fs"), empty: filepath.Join(dir, "floor"), plugin: filepath.Join(dir, "bc-image-plugin")}
+	p = &place{dir: dir, modules: modules, fs: filepath.Join(dir, "fs"), empty: filepath.Join(dir, "floor"), plugin: filepath.Join(dir, "bc-image-plugin")}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())

@@ -6,10 +6,32 @@ import (
 	"time"
 )
 
-// report is the document: markdown, and charts beside it.
+// report is the document: markdown, and charts beside it. What is printed before the first goal stands above the goals, all else below.
 type report struct {
-	text   strings.Builder
-	charts map[string]string // by file name
+	head, text strings.Builder
+	goals      []goal
+	limits     string
+	charts     map[string]string // by file name
+}
+
+// String is the whole document.
+func (r *report) String() string {
+	var b strings.Builder
+	b.WriteString(r.head.String())
+	fmt.Fprintf(&b, "## Goals\n\n| goal | | measured | |\n|---|--:|--:|---|\n")
+	for _, g := range r.goals {
+		bound, met := fmt.Sprintf("≤ %g", g.atMost), g.measured <= g.atMost
+		if g.atLeast > 0 {
+			bound, met = fmt.Sprintf("≥ %g", g.atLeast), g.measured >= g.atLeast
+		}
+		verdict := "met"
+		if !met {
+			verdict = "**not met**"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %.2f | %s |\n", g.what, bound, g.measured, verdict)
+	}
+	b.WriteString("\n" + r.limits + "\n" + r.text.String())
+	return b.String()
 }
 
 func (r *report) printf(format string, args ...any) { fmt.Fprintf(&r.text, format, args...) }
@@ -26,23 +48,19 @@ func (r *report) table(m *meter, base string) {
 
 func ms(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d)/float64(time.Millisecond)) }
 
-// goal is a number that we want to stay below.
+// goal is a number that we want to stay below, or above.
 type goal struct {
-	what     string
-	limit    float64
-	measured float64
+	what            string
+	atMost, atLeast float64 // one of them
+	measured        float64
 }
 
-func (r *report) goals(goals []goal) {
-	r.printf("| goal | at most | measured | |\n|---|--:|--:|---|\n")
-	for _, g := range goals {
-		met := "met"
-		if g.measured > g.limit {
-			met = "**not met**"
-		}
-		r.printf("| %s | %.2f | %.2f | %s |\n", g.what, g.limit, g.measured, met)
-	}
-	r.printf("\n")
+func (r *report) goal(what string, atMost, measured float64) {
+	r.goals = append(r.goals, goal{what: what, atMost: atMost, measured: measured})
+}
+
+func (r *report) goalAtLeast(what string, atLeast, measured float64) {
+	r.goals = append(r.goals, goal{what: what, atLeast: atLeast, measured: measured})
 }
 
 // bar is one line of a chart.

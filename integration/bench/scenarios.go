@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/concourse/bc-image-plugin/volumes"
@@ -19,7 +20,8 @@ func (p *place) besideDirtyData(n, mib int, image string) (*meter, error) {
 		return command("dd", "if=/dev/zero", "of="+filepath.Join(p.fs, "neighbour"), "bs=1M", fmt.Sprintf("count=%d", mib), "conv=notrunc", "status=none")
 	}
 	sides := []side{{func(m *meter) error {
-		return errors.Join(o.run("create", image, "h"), neighbour(), m.time("delete", func() error { return o.run("delete", "h") }))
+		return errors.Join(p.settle(), o.run("create", image, "h"), m.time("delete, nothing dirty", func() error { return o.run("delete", "h") }),
+			o.run("create", image, "h"), neighbour(), m.time("delete", func() error { return o.run("delete", "h") }))
 	}}}
 	if p.groot != "" {
 		g, err := p.newGroot(image, "groot-dirty", false)
@@ -73,10 +75,18 @@ func (p *place) sizes(n int, sizes []size) (*meter, error) {
 	return m, errors.Join(p.settle(), rounds(m, n, sides))
 }
 
-// live times create and delete beside that many live containers. They are made by the library; the commands are what is timed.
-func (p *place) live(n int, levels []int, image string) (m *meter, err error) {
+// live times create and delete beside that many live containers. They are made by the library; the commands are what is timed. With ownMount the directory of their mount
+// points is a mount, so that theirs are not on the one from which layers are cloned.
+func (p *place) live(n int, levels []int, image string, ownMount bool) (m *meter, err error) {
 	m = newMeter()
-	o, privileged := p.ours("store-live"), p.ours("store-live", "--privileged")
+	name := fmt.Sprintf("store-live-%t", ownMount)
+	o, privileged := p.ours(name), p.ours(name, "--privileged")
+	if ownMount {
+		points := filepath.Join(o.store, "mnt")
+		if err := errors.Join(o.run("create", image, "first"), o.run("delete", "first"), command("mount", "--bind", points, points)); err != nil {
+			return nil, err
+		}
+	}
 	store := volumes.New(volumes.Options{Dir: o.store, Driver: overlay.New(overlay.Options{})})
 	img, err := volumes.OpenImage(image)
 	if err != nil {
@@ -137,6 +147,16 @@ func (p *place) atOnce(n, many int, image string) (*meter, error) {
 		}
 		return errors.Join(errs...)
 	}
+	stores := make([]string, many)
+	for i := range stores {
+		var err error
+		if stores[i], err = p.bareStore(fmt.Sprint("bare-", i)); err != nil {
+			return nil, err
+		}
+	}
+	bare := func(words ...string) func(int) []string {
+		return func(i int) []string { return append(slices.Clone(words), stores[i]) }
+	}
 	o := p.ours("store")
 	with := func(words ...string) func(int) []string {
 		return func(i int) []string {
@@ -146,6 +166,9 @@ func (p *place) atOnce(n, many int, image string) (*meter, error) {
 	sides := []side{
 		{func(m *meter) error {
 			return m.time(emptyProgram, func() error { return all(p.empty, func(int) []string { return nil }) })
+		}},
+		{func(m *meter) error {
+			return errors.Join(m.time(bareCreate, func() error { return all(p.empty, bare("create", image)) }), m.time(bareDelete, func() error { return all(p.empty, bare("delete")) }))
 		}},
 		{func(m *meter) error {
 			return errors.Join(m.time("create", func() error { return all(p.plugin, with("create", image)) }),

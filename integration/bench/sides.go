@@ -34,11 +34,9 @@ func (p *place) commandSides(image string) ([]side, error) {
 
 // floorSides are a static Go program that does nothing, and one that does only the system calls of a volume.
 func (p *place) floorSides(image string) ([]side, error) {
-	store := filepath.Join(p.fs, "bare")
-	for _, dir := range []string{store, store + "/layers", store + "/mnt"} {
-		if err := os.Mkdir(dir, 0o711); err != nil {
-			return nil, err
-		}
+	store, err := p.bareStore("bare")
+	if err != nil {
+		return nil, err
 	}
 	empty := side{func(m *meter) error { return m.time(emptyProgram, func() error { return command(p.empty) }) }}
 	bare := side{func(m *meter) error {
@@ -47,6 +45,12 @@ func (p *place) floorSides(image string) ([]side, error) {
 			m.time(bareDelete, func() error { return command(p.empty, "delete", store) }))
 	}}
 	return []side{empty, bare}, nil
+}
+
+// bareStore makes the directories that the bare system calls work in.
+func (p *place) bareStore(name string) (string, error) {
+	store := filepath.Join(p.fs, name)
+	return store, errors.Join(os.MkdirAll(store+"/layers", 0o711), os.MkdirAll(store+"/mnt", 0o711))
 }
 
 // ours is the plugin on one store.
