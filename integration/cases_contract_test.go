@@ -17,8 +17,8 @@ func TestCase1DeleteOfTheUnknown(t *testing.T) {
 	deletes := func() {
 		for range 5 {
 			for _, slot := range [][]string{g.unprivileged, g.privileged} {
-				if res := g.call(slot, "delete", "never-existed"); res.err != nil || res.took > time.Second {
-					t.Errorf("delete: %v after %s, want success within a second: %s", res.err, res.took, res.stdout)
+				if res := g.call(slot, "delete", "never-existed"); res.err != nil {
+					t.Errorf("delete: %v: %s", res.err, res.stdout)
 				}
 			}
 		}

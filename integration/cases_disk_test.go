@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -65,8 +64,8 @@ func TestCase21ReadOnlyStore(t *testing.T) {
 	} {
 		for _, slot := range [][]string{g.unprivileged, g.privileged} {
 			res := g.call(slot, args...)
-			if res.err == nil || res.took > 2*time.Second || !strings.Contains(string(res.stdout), "read-only") {
-				t.Errorf("%q: %v after %s, want a failure within 2s that says read-only: %s", args, res.err, res.took, res.stdout)
+			if res.err == nil || !strings.Contains(string(res.stdout), "read-only") {
+				t.Errorf("%q: %v, want a failure that says read-only: %s", args, res.err, res.stdout)
 			}
 		}
 	}

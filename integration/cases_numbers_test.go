@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // concourse/concourse#1045, #1171, #1333, #6475, #6620, #6643, containerd/containerd#4734, #5890, #8329, #9068,
@@ -32,12 +31,8 @@ func TestCase60NoWorkPerFile(t *testing.T) {
 			g := newGdn(t, newStore(t), string(volumes), "--idmap", test.idmap)
 			for i := range 5 {
 				handle := fmt.Sprintf("no-work-%d", i)
-				start := time.Now()
 				if _, err := g.create(handle, rootfs{url: volumes.url("many-files")}); err != nil {
 					t.Fatal(err)
-				}
-				if took := time.Since(start); i > 0 && took > time.Second {
-					t.Errorf("create %d took %s, want under 1s", i+1, took)
 				}
 			}
 			image := diskBytes(t, volumes.content("many-files"))

@@ -197,7 +197,6 @@ type result struct {
 	records        []record // stderr, decoded
 	err            error    // nil, or an *exec.ExitError
 	took           time.Duration
-	cpu            time.Duration // spent by the plugin and its children, ours and the kernel's
 }
 
 // code is the exit code; -1 when a signal ended the plugin.
@@ -233,9 +232,6 @@ func (g *gdn) call(slot []string, args ...string) result {
 		err = cmd.Wait()
 	}
 	res := result{stdout: stdout.Bytes(), err: err, took: time.Since(start)}
-	if p := cmd.ProcessState; p != nil {
-		res.cpu = p.UserTime() + p.SystemTime()
-	}
 	res.stderr, res.records = wait(g.t, args)
 	if ctx.Err() != nil {
 		g.t.Errorf("%q did not end within %s", args, hangs)
