@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 // cloudfoundry/garden-runc-release#66: delete of handles that were never created hid the first failure.
