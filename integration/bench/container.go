@@ -3,8 +3,11 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/concourse/bc-image-plugin/integration/bundle"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -58,4 +61,31 @@ func writeBundle(dir string, plugin specs.Spec) error {
 		return err
 	}
 	return errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "config.json"), b, 0o600))
+}
+
+// inGdn has the tests with a real gdn measure a container's life and our share of it in per cent, if there is a gdn. It is another module: the plugin has none of its dependencies.
+func (p *place) inGdn(n int) (ms, share float64, ok bool, err error) {
+	if os.Getenv("GDN_BIN") == "" {
+		return 0, 0, false, nil
+	}
+	out, err := output("env", "PLUGIN_BIN="+p.plugin, "go", "test", "-C", filepath.Join(p.modules, "../garden"), "-run", "^$", "-bench", "Container$", "-benchtime", fmt.Sprint(n, "x"), ".")
+	if err != nil {
+		return 0, 0, false, err
+	}
+	words := strings.Fields(out)
+	for i, unit := range words {
+		var to *float64
+		switch unit {
+		case "ms/life":
+			to = &ms
+		case "%ours":
+			to = &share
+		default:
+			continue
+		}
+		if *to, err = strconv.ParseFloat(words[i-1], 64); err != nil {
+			return 0, 0, false, err
+		}
+	}
+	return ms, share, true, nil
 }

@@ -296,5 +296,15 @@ func (p *place) containerSection(r *report, x extent, _ string) error {
 	r.printf("## Our share of a container's life\n\nAn unprivileged busybox container whose program ends at once: our create and delete are %.0f %% of it.\n\n",
 		100*float64(ours)/float64(ours+m.median("runc run")))
 	r.table(m, "runc run")
+	life, share, ok, err := p.inGdn(x.fewRounds * 2)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		r.printf("`GDN_BIN` named no gdn.\n")
+		return nil
+	}
+	r.goal("our share of a container's life with gdn, per cent", 5, share)
+	r.printf("In a real gdn, where a create and a destroy with nothing run take %.0f ms, one create and two deletes of ours, as gdn calls them, are %.1f %% of it.\n", life, share)
 	return nil
 }

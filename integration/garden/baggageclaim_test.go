@@ -56,7 +56,7 @@ func TestBaggageClaimVolume(t *testing.T) {
 }
 
 // shiftOwners gives what root owns to the id that is root in an unprivileged container, as BaggageClaim does.
-func shiftOwners(t *testing.T, dir string) {
+func shiftOwners(t testing.TB, dir string) {
 	t.Helper()
 	root := unprivilegedRoot(t)
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -76,7 +76,7 @@ func shiftOwners(t *testing.T, dir string) {
 
 // unprivilegedRoot is the id that gdn maps root to: the highest that exists here, which it takes from the first and the third
 // column of uid_map, for users and groups alike (idmapper's MaxValid).
-func unprivilegedRoot(t *testing.T) int {
+func unprivilegedRoot(t testing.TB) int {
 	t.Helper()
 	file, err := os.Open("/proc/self/uid_map")
 	if err != nil {

@@ -132,7 +132,7 @@ type cacheInfo struct {
 }
 
 // caches is what `cache list` says, by ID.
-func (s *server) caches(t *testing.T) map[string]cacheInfo {
+func (s *server) caches(t testing.TB) map[string]cacheInfo {
 	t.Helper()
 	var list []cacheInfo
 	output, err := exec.Command(s.tools.plugin, "--store="+s.store, "cache", "list", "--json").Output()
@@ -146,7 +146,7 @@ func (s *server) caches(t *testing.T) map[string]cacheInfo {
 	return caches
 }
 
-func (s *server) dropCaches(t *testing.T) {
+func (s *server) dropCaches(t testing.TB) {
 	t.Helper()
 	for id := range s.caches(t) {
 		if output, err := exec.Command(s.tools.plugin, "--store="+s.store, "cache", "drop", id).Output(); err != nil {
@@ -157,7 +157,7 @@ func (s *server) dropCaches(t *testing.T) {
 
 // checkCaches asks, with all containers destroyed, whether the store has these generations, and beside what it had before only
 // what they need.
-func (s *server) checkCaches(t *testing.T, when string, generations map[string]uint64) {
+func (s *server) checkCaches(t testing.TB, when string, generations map[string]uint64) {
 	t.Helper()
 	list, layers, want := s.caches(t), uint64(0), slices.Clone(s.before)
 	for key, generation := range generations {
@@ -191,7 +191,7 @@ func (s *server) checkCaches(t *testing.T, when string, generations map[string]u
 
 // checkCacheMount looks at the container's own mount table, as runc made it of what gdn made of our answer: a cache must give the
 // next container neither another user's rights nor a device.
-func checkCacheMount(t *testing.T, container garden.Container, point string) {
+func checkCacheMount(t testing.TB, container garden.Container, point string) {
 	t.Helper()
 	if table := run(t, container, `cat /proc/self/mountinfo`); !strings.Contains(table, " "+point+" rw,nosuid,nodev") {
 		t.Errorf("%s is not mounted rw,nosuid,nodev:\n%s", point, table)

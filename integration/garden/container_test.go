@@ -139,7 +139,7 @@ func TestParallel(t *testing.T) {
 // handle makes a name that no other test can have: runc keeps one list for the whole machine.
 func (s *server) handle(name string) string { return filepath.Base(s.dir) + "-" + name }
 
-func (s *server) create(t *testing.T, spec garden.ContainerSpec) garden.Container {
+func (s *server) create(t testing.TB, spec garden.ContainerSpec) garden.Container {
 	t.Helper()
 	container, err := s.Create(spec)
 	if err != nil {
@@ -148,7 +148,7 @@ func (s *server) create(t *testing.T, spec garden.ContainerSpec) garden.Containe
 	return container
 }
 
-func (s *server) destroy(t *testing.T, handle string) {
+func (s *server) destroy(t testing.TB, handle string) {
 	t.Helper()
 	if err := s.Destroy(handle); err != nil {
 		t.Fatalf("destroy %q: %v", handle, err)
@@ -156,7 +156,7 @@ func (s *server) destroy(t *testing.T, handle string) {
 }
 
 // get decodes gdn's answer to a GET, for what the client has no method for.
-func (s *server) get(t *testing.T, path string, answer any) {
+func (s *server) get(t testing.TB, path string, answer any) {
 	t.Helper()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", s.socket)
@@ -173,17 +173,17 @@ func (s *server) get(t *testing.T, path string, answer any) {
 }
 
 // run runs a shell script as the container's root and returns what it printed.
-func run(t *testing.T, container garden.Container, script string) string {
+func run(t testing.TB, container garden.Container, script string) string {
 	t.Helper()
 	return runAs(t, container, "root", script)
 }
 
-func runAs(t *testing.T, container garden.Container, user, script string) string {
+func runAs(t testing.TB, container garden.Container, user, script string) string {
 	t.Helper()
 	return runProcess(t, container, garden.ProcessSpec{Path: "/bin/sh", Args: []string{"-c", "set -e; " + script}, User: user})
 }
 
-func runProcess(t *testing.T, container garden.Container, spec garden.ProcessSpec) string {
+func runProcess(t testing.TB, container garden.Container, spec garden.ProcessSpec) string {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	process, err := container.Run(spec, garden.ProcessIO{Stdout: &stdout, Stderr: &stderr})
@@ -203,7 +203,7 @@ func isNotFound(err error) bool {
 
 // writeImage makes a root file system of busybox alone. It has none of the directories that a runtime mounts on (/proc,
 // /dev, /sys), so runc must be able to make them as the container's root.
-func writeImage(t *testing.T, busybox, dir string) {
+func writeImage(t testing.TB, busybox, dir string) {
 	t.Helper()
 	for _, sub := range []string{"bin", "etc", "root", "home/alice", "tmp"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
@@ -229,7 +229,7 @@ func writeImage(t *testing.T, busybox, dir string) {
 	}
 }
 
-func writeFile(t *testing.T, path, content string, owner int, mode fs.FileMode) {
+func writeFile(t testing.TB, path, content string, owner int, mode fs.FileMode) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(content), mode); err != nil {
 		t.Fatal(err)
@@ -240,7 +240,7 @@ func writeFile(t *testing.T, path, content string, owner int, mode fs.FileMode) 
 }
 
 // snapshot describes a tree such that any change to it, were it only of an owner or a time, changes the description.
-func snapshot(t *testing.T, dir string) string {
+func snapshot(t testing.TB, dir string) string {
 	t.Helper()
 	var text strings.Builder
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -267,7 +267,7 @@ func snapshot(t *testing.T, dir string) string {
 	return text.String()
 }
 
-func fileSize(t *testing.T, path string) uint64 {
+func fileSize(t testing.TB, path string) uint64 {
 	t.Helper()
 	info, err := os.Stat(path)
 	if err != nil {

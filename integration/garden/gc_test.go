@@ -13,7 +13,7 @@ import (
 )
 
 // gc runs the plugin's gc with gdn's depot, for containers of any age.
-func (s *server) gc(t *testing.T, args ...string) (stdout, stderr string) {
+func (s *server) gc(t testing.TB, args ...string) (stdout, stderr string) {
 	t.Helper()
 	cmd := exec.Command(s.tools.plugin, append([]string{"--store=" + s.store, "gc", "--depot=" + filepath.Join(s.dir, "depot"), "--min-age=1ns"}, args...)...)
 	var out, log bytes.Buffer

@@ -35,7 +35,7 @@ type tools struct {
 
 // needTools finds the tools or skips the test where GDN_BIN does not ask for it. Once it does ask, a missing tool is a
 // failure: whoever sets GDN_BIN wants the tests to have run.
-func needTools(t *testing.T) tools {
+func needTools(t testing.TB) tools {
 	t.Helper()
 	gdn := os.Getenv("GDN_BIN")
 	if gdn == "" {
@@ -75,7 +75,7 @@ func isProgram(path string) error {
 	return nil
 }
 
-func needProgram(t *testing.T, name string) string {
+func needProgram(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -85,7 +85,7 @@ func needProgram(t *testing.T, name string) string {
 }
 
 // needStaticProgram is needProgram for one that must run in a root file system which holds nothing else.
-func needStaticProgram(t *testing.T, name string) string {
+func needStaticProgram(t testing.TB, name string) string {
 	t.Helper()
 	path := needProgram(t, name)
 	file, err := elf.Open(path)

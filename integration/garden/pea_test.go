@@ -130,7 +130,7 @@ func TestPeaWithCache(t *testing.T) {
 
 // waitForTree waits until the store is as it was. gdn has a pea's volume deleted after it has told the client of the end of
 // the process, so there is nothing else to wait for.
-func (s *server) waitForTree(t *testing.T, want []string) {
+func (s *server) waitForTree(t testing.TB, want []string) {
 	t.Helper()
 	var got []string
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {

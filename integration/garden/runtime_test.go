@@ -50,7 +50,7 @@ func missingCapabilities() ([]string, error) {
 }
 
 // runtimePlugin is what gdn shall use as its runtime: runc itself wherever that can work.
-func runtimePlugin(t *testing.T, runc, dir string) string {
+func runtimePlugin(t testing.TB, runc, dir string) string {
 	t.Helper()
 	missing, err := missingCapabilities()
 	if err != nil {

@@ -44,7 +44,7 @@ type server struct {
 
 // newServer starts gdn for one test. When the test ends, the server is asked what it left behind (see check), stopped and
 // removed with everything below its directory.
-func newServer(t *testing.T) *server {
+func newServer(t testing.TB) *server {
 	t.Helper()
 	tools := needTools(t)
 	dir, err := os.MkdirTemp("", "gdn-")
@@ -102,7 +102,7 @@ func newServer(t *testing.T) *server {
 }
 
 // start runs `gdn server`, with further arguments after its own, and waits until it answers.
-func (s *server) start(t *testing.T, args ...string) {
+func (s *server) start(t testing.TB, args ...string) {
 	t.Helper()
 	command := []string{
 		"server", "--log-level=debug",
@@ -168,7 +168,7 @@ func (s *server) start(t *testing.T, args ...string) {
 }
 
 // stop ends gdn with a signal and waits for it. Containers live on.
-func (s *server) stop(t *testing.T, signal os.Signal) {
+func (s *server) stop(t testing.TB, signal os.Signal) {
 	t.Helper()
 	if s.process == nil {
 		return
@@ -187,7 +187,7 @@ func (s *server) stop(t *testing.T, signal os.Signal) {
 }
 
 // remove leaves nothing of a server on the machine, however its test went.
-func (s *server) remove(t *testing.T) {
+func (s *server) remove(t testing.TB) {
 	if t.Failed() {
 		t.Logf("gdn complained of:\n%s", s.complaints())
 	}
@@ -219,7 +219,7 @@ func (s *server) remove(t *testing.T) {
 }
 
 // check is what every test ends with: all containers of the test are destroyed by now.
-func (s *server) check(t *testing.T) {
+func (s *server) check(t testing.TB) {
 	if t.Failed() {
 		return // the first failure is the one to look at
 	}
@@ -244,7 +244,7 @@ func (s *server) check(t *testing.T) {
 }
 
 // checkMounts asks whether a mount is left, once all containers are destroyed.
-func (s *server) checkMounts(t *testing.T) {
+func (s *server) checkMounts(t testing.TB) {
 	t.Helper()
 	mounts, err := mountPoints(s.dir)
 	if err != nil {
@@ -264,7 +264,7 @@ func (s *server) isPin(point string) bool {
 }
 
 // tree lists all paths in the store, without following mounts: there are none while it matters.
-func (s *server) tree(t *testing.T) []string {
+func (s *server) tree(t testing.TB) []string {
 	t.Helper()
 	var paths []string
 	err := filepath.WalkDir(s.store, func(path string, _ fs.DirEntry, err error) error {
