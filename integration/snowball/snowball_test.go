@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/concourse/bc-image-plugin/integration/bctest"
 	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 )
 
@@ -64,6 +65,36 @@ func TestSnowball(t *testing.T) {
 	}
 	if !strings.Contains(alone, "| volume for a check ") {
 		t.Error("the BaggageClaim server was not loaded")
+	}
+}
+
+// The same with the layers in volumes of a server, which at the end has none left.
+func TestSnowballOnServer(t *testing.T) {
+	needs(t)
+	dir, err := os.MkdirTemp("", "snowball-server-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	server, err := bctest.Start(bctest.Options{Dir: dir, Driver: "overlay"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	text, err := options{checks: 100, resources: 8, seed: 20, plugin: plugin, url: server.URL}.run()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(text)
+	if left, err := server.Left(); err != nil || len(left) > 0 {
+		t.Errorf("the server has %q left, %v", left, err)
 	}
 }
 
