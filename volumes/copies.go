@@ -220,7 +220,8 @@ func (s *Store) endCopies(ctx context.Context, id string, r layerRecord, finishe
 	defer cancel()
 	var ends []CopyEnd
 	for n, c := range r.Copies {
-		if !ValidStack(c.Stack) || (c.Base != "" && !isLayer(c.Base)) {
+		foreign := slices.ContainsFunc(c.Layers, func(l string) bool { return !isLayer(l) })
+		if !ValidStack(c.Stack) || (c.Base != "" && !isLayer(c.Base)) || foreign {
 			continue // a torn or foreign record
 		}
 		end, err := s.endCopy(promoting, id, n, r, finished)

@@ -358,12 +358,21 @@ type ledger struct {
 
 func (s *Store) readLedger() ledger {
 	text, err := os.Readlink(s.path("caches.total"))
+	if err != nil {
+		return ledger{}
+	}
+	return parseLedger(text)
+}
+
+// parseLedger returns the zero ledger for what cannot be read: then all stacks are looked at soon.
+func parseLedger(text string) ledger {
 	f := strings.Split(text, " ")
-	if err != nil || len(f) != 3 {
+	if len(f) != 3 {
 		return ledger{}
 	}
 	var n [3]uint64
 	for i := range f {
+		var err error
 		if n[i], err = strconv.ParseUint(f[i], 10, 63); err != nil {
 			return ledger{}
 		}
@@ -372,6 +381,9 @@ func (s *Store) readLedger() ledger {
 }
 
 func (s *Store) writeLedger(l ledger) error {
-	text := fmt.Sprintf("%d %d %d", l.bytes, l.next, max(l.swept.Unix(), 0))
-	return durable.ReplaceLink(s.path("caches.total"), s.path("caches.total.next"), text)
+	return durable.ReplaceLink(s.path("caches.total"), s.path("caches.total.next"), l.String())
+}
+
+func (l ledger) String() string {
+	return fmt.Sprintf("%d %d %d", l.bytes, l.next, max(l.swept.Unix(), 0))
 }

@@ -138,12 +138,15 @@ func readPrivileged(volumeDir string) (shifted *bool, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var privileged bool
+	var privileged *bool // null is damage
 	if err := json.Unmarshal(b, &privileged); err != nil {
 		return nil, fmt.Errorf("read %q: %w", f, err)
 	}
+	if privileged == nil {
+		return nil, fmt.Errorf("read %q: it says neither true nor false", f)
+	}
 	shifted = new(bool)
-	*shifted = !privileged
+	*shifted = !*privileged
 	return shifted, nil
 }
 

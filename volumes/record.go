@@ -150,7 +150,8 @@ func parseHost(text string) (r hostRecord, ok bool) {
 	is := func(name string) bool { return strings.Contains(text, `"`+name+`":true`) }
 	r.Features = Features{LayerFDs: is("layer_fds"), IDMap: is("id_map"), Volatile: is("volatile"), UserXattr: is("user_xattr")}
 	f := r.Features
-	return r, !strings.Contains(text, `\`) && utf8.ValidString(text) &&
+	odd := func(c rune) bool { return c == '\\' || c < ' ' } // what JSON escapes
+	return r, !strings.ContainsFunc(strings.TrimSuffix(text, "\n"), odd) && utf8.ValidString(text) &&
 		text == fmt.Sprintf(hostText, r.Format, r.Driver, r.FS, r.Boot, f.LayerFDs, f.IDMap, f.Volatile, f.UserXattr)
 }
 
@@ -168,11 +169,15 @@ func readHolds(path string) (r layerRecord, err error) {
 	if err != nil {
 		return r, err
 	}
-	if !slices.ContainsFunc([]string{`"lowers"`, `"copies"`, `"driver"`}, func(name string) bool { return bytes.Contains(b, []byte(name)) }) {
-		return r, nil
-	}
-	if err := json.Unmarshal(b, &r); err != nil {
+	if err := r.parseHolds(b); err != nil {
 		return r, fmt.Errorf("record %q is %w: %w", path, durable.ErrDamaged, err)
 	}
 	return r, nil
+}
+
+func (r *layerRecord) parseHolds(b []byte) error {
+	if !slices.ContainsFunc([]string{`"lowers"`, `"copies"`, `"driver"`}, func(name string) bool { return bytes.Contains(b, []byte(name)) }) {
+		return nil
+	}
+	return json.Unmarshal(b, r)
 }

@@ -288,7 +288,7 @@ func (s *Store) sweepImages(ctx context.Context) {
 			var r layerRecord
 			err = durable.ReadJSON(s.path("layers", layer, "layer.json"), &r)
 			switch identity := strings.TrimSuffix(n.Name(), ".copy"); {
-			case errors.Is(err, unix.ENOENT):
+			case errors.Is(err, unix.ENOENT), !ids.Valid(layer):
 				s.warn(s.dropAbandoned(ctx, n.Name()))
 			case err == nil && r.Identity == identity && !imageIs(string(r.Image), identity):
 				_, err := s.tryLock(ctx, durable.Images, identity, func() error { return s.dropUnused(ctx, layer, r) })
