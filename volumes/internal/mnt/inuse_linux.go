@@ -1,7 +1,6 @@
 package mnt
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
@@ -71,18 +70,19 @@ func (users Users) addMounts(proc, except string) error {
 		return err
 	}
 	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(make([]byte, 64<<10), 1<<20)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 5 || strings.HasPrefix(unescapeOctal(fields[4]), except+"/") {
+	table, err := parseTable(f)
+	if err != nil {
+		return err
+	}
+	for _, m := range table {
+		if strings.HasPrefix(m.point, except+"/") {
 			continue
 		}
 		var major, minor uint32
-		if _, err := fmt.Sscanf(fields[2], "%d:%d", &major, &minor); err != nil {
-			return fmt.Errorf("%s/mountinfo: device %q: %w", proc, fields[2], err)
+		if _, err := fmt.Sscanf(m.device, "%d:%d", &major, &minor); err != nil {
+			return fmt.Errorf("%s/mountinfo: device %q: %w", proc, m.device, err)
 		}
-		users[unix.Mkdev(major, minor)] = fmt.Sprintf("a mount on %q in the mount namespace of process %s", unescapeOctal(fields[4]), filepath.Base(proc))
+		users[unix.Mkdev(major, minor)] = fmt.Sprintf("a mount on %q in the mount namespace of process %s", m.point, filepath.Base(proc))
 	}
-	return lines.Err()
+	return nil
 }

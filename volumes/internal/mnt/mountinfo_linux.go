@@ -3,6 +3,7 @@ package mnt
 import (
 	"bufio"
 	"errors"
+	"io"
 	"os"
 	"strings"
 )
@@ -106,13 +107,30 @@ func readTable() ([]mountLine, error) {
 		return nil, err
 	}
 	defer f.Close()
+	return parseTable(f)
+}
+
+// lineBytes is more than the paths of a line can take: two of PATH_MAX, each byte of which may be written as four.
+const lineBytes = 64 << 10
+
+// parseTable reads the lines of a mountinfo, and of each no more than its paths: who may mount, in a namespace of its own, can make the options behind them much longer. Fields
+// end at a blank and nothing else, since the kernel escapes no other space than blank, tab and newline (fs/proc_namespace.c, show_mountinfo).
+func parseTable(r io.Reader) ([]mountLine, error) {
 	var all []mountLine
-	lines := bufio.NewScanner(f)
-	lines.Buffer(make([]byte, 64<<10), 1<<20)
-	for lines.Scan() {
-		if f := strings.Fields(lines.Text()); len(f) >= 5 {
+	lines := bufio.NewReaderSize(r, lineBytes)
+	for {
+		line, more, err := lines.ReadLine()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return all, err
+		}
+		if f := strings.SplitN(string(line), " ", 6); len(f) > 5 {
 			all = append(all, mountLine{f[2], unescapeOctal(f[3]), unescapeOctal(f[4])})
 		}
+		for more && err == nil {
+			_, more, err = lines.ReadLine()
+		}
 	}
-	return all, lines.Err()
 }

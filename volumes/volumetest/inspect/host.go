@@ -50,7 +50,7 @@ func Mounts(t testing.TB, dir string) []string {
 	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`, `\043`, "#")
 	var all []string
 	for line := range strings.Lines(string(b)) {
-		if p := unescape.Replace(strings.Fields(line)[4]); p == dir || strings.HasPrefix(p, dir+"/") {
+		if p := unescape.Replace(strings.Split(line, " ")[4]); p == dir || strings.HasPrefix(p, dir+"/") {
 			all = append(all, p)
 		}
 	}
