@@ -92,7 +92,7 @@ func ParseURL(s string) (string, error) {
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || (u.Path != "" && u.Path != "/"):
 		return "", errors.New("there must be nothing behind the host and port")
 	}
-	return u.Scheme + "://" + u.Host, nil
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host}).String(), nil // not put together: a zone of IPv6 is escaped in it
 }
 
 // Start asks the server to make a volume, and does not wait for it. Whatever it returns, the server may be making the volume: [Client.Wait] and
