@@ -6,7 +6,7 @@ TAGS      := urfave_cli_no_docs,nethttpomithttp2
 PREFIX    ?= /usr/local
 # Images that are expensive to make (debootstrap) and survive `make clean`.
 CACHE     ?= $(CURDIR)/.cache
-FUZZTIME  ?= 30s
+FUZZTIME  ?= 2m
 # Where `make demo` keeps volumes: embedded, or baggageclaim (a server that it starts).
 BACKEND   ?= embedded
 # How many checks `make snowball` runs.
