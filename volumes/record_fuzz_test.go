@@ -59,7 +59,7 @@ func FuzzLayerRecord(f *testing.F) {
 		if all.Image != r.Image {
 			t.Errorf("the image %q became %q", r.Image, all.Image)
 		}
-		if utf8.ValidString(kind+identity+driver+lowers+stack+policy) && !reflect.DeepEqual(all, r) {
+		if utf8.ValidString(strings.Join([]string{kind, identity, driver, lowers, stack, policy}, " ")) && !reflect.DeepEqual(all, r) {
 			t.Errorf("%q is read as %+v", b, all)
 		}
 		if err := holds.parseHolds(b); err != nil || !reflect.DeepEqual(holds.Lowers, all.Lowers) || !reflect.DeepEqual(holds.Copies, all.Copies) || holds.Driver != all.Driver {
