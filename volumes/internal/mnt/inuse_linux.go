@@ -45,9 +45,10 @@ func FindUsers(except string) (Users, error) {
 	for _, proc := range pids {
 		files, _ := filepath.Glob(proc + "/fd/*") // none: it has ended
 		for _, file := range append(files, proc+"/root", proc+"/cwd") {
-			var st unix.Stat_t
-			if unix.Stat(file, &st) == nil {
-				users[st.Dev] = "process " + filepath.Base(proc)
+			// A file system that never answers (FUSE, and a container's process may be the one that should) is not asked, and only the device is wanted.
+			var st unix.Statx_t
+			if unix.Statx(unix.AT_FDCWD, file, unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st) == nil {
+				users[unix.Mkdev(st.Dev_major, st.Dev_minor)] = "process " + filepath.Base(proc)
 			}
 		}
 		ns, err := os.Readlink(proc + "/ns/mnt")

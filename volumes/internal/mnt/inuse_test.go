@@ -1,11 +1,14 @@
 package mnt
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 	"golang.org/x/sys/unix"
 )
 
@@ -85,5 +88,35 @@ func TestFindUsers(t *testing.T) {
 		if who := find(parent); who != "" {
 			t.Errorf("%s: gone, and found is %s", name, who)
 		}
+	}
+}
+
+// A process that has a directory open on a FUSE file system which answers nothing stopped gc: to look at it was to ask that file system.
+func TestFindUsersAsksNoFileSystem(t *testing.T) {
+	inspect.NeedRoot(t)
+	fuse, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		inspect.Cannot(t, "needs /dev/fuse")
+	}
+	parent := newDir(t)
+	defer unix.Close(fuse) // which ends all that waits for it
+	dir := parent + "/m"
+	check(t, os.Mkdir(dir, 0o755))
+	check(t, unix.Mount("test", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse)))
+	opath(t, dir)
+	var st unix.Statx_t
+	check(t, unix.Statx(unix.AT_FDCWD, dir, unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st))
+	found := make(chan string, 1)
+	go func() {
+		users, err := FindUsers(parent)
+		found <- fmt.Sprintf("%s, %v", users[unix.Mkdev(st.Dev_major, st.Dev_minor)], err)
+	}()
+	select {
+	case got := <-found:
+		if want := fmt.Sprintf("process %d, <nil>", os.Getpid()); got != want {
+			t.Errorf("found %q, want %q", got, want)
+		}
+	case <-time.After(time.Minute): // it only bounds how long the test takes to fail
+		t.Error("it waits for the file system")
 	}
 }
