@@ -88,6 +88,7 @@ func FuzzStoreTexts(f *testing.F) {
 	const stack = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 	f.Add("h", id, "7 "+other+"-0 boot", other+"-0", "stack", `{"kind":"rootfs","copies":[{"stack":"`+stack+`","base":"`+other+`-0","generation":7,"layers":["`+other+`-0"]}]}`, "1 2 3")
 	f.Add("h", id, "1 "+id+"-0 b", id+"-0", "x", `{"lowers":["../../outside"],"copies":[{"stack":"../../../outside","base":"../outside","layers":["../../outside"]}]}`, "")
+	f.Add("h", id, "7 "+other+"-0 boot", "", "x", `{"copies":[{"stack":"`+stack+`","base":"`+other+`-0","layers":["../../outside"]}]}`, "")
 	f.Add("-dash\n", "../../outside", "1 ../../outside b", "../../outside", "../outside", `{"image":"/outside","image_identity":"../../outside","lowers":["`+id+`"]}`, "9 9 9")
 	f.Fuzz(func(t *testing.T, entry, to, current, parent, user, record, total string) {
 		if leadsFar(to, current, parent, user, record) {
