@@ -47,6 +47,15 @@ var changing = map[string]string{
 	"clone":         "ENOMEM ENOSPC", // ENOSPC: user.max_user_namespaces
 }
 
+// network are calls to a server, which dies, and answers, and is far away as it likes. What a kill, or a failure, leaves there is not known here. EOF is no error: the server
+// closed the connection.
+var network = map[string]string{
+	"socket":   "EMFILE ENFILE ENOMEM ENOBUFS",
+	"connect":  "ECONNREFUSED ETIMEDOUT ENETUNREACH ENOMEM EADDRNOTAVAIL",
+	"sendmsg":  "EPIPE ECONNRESET ETIMEDOUT ENOBUFS",
+	"recvfrom": "ECONNRESET ETIMEDOUT ENOMEM EOF",
+}
+
 // looking are calls that change nothing, so that nobody dies at them in another state than at the next call that does; but what they say is believed.
 var looking = map[string]string{
 	"openat":     "EIO ENOMEM EMFILE EINTR",
@@ -68,6 +77,10 @@ var words = map[string][]string{
 	"EMFILE": {"too many open files"},
 	"EBUSY":  {"device or resource busy", "busy"},
 	"EINTR":  {"interrupted system call"},
+
+	"ENFILE": {"too many open files in system"}, "ENOBUFS": {"no buffer space available"},
+	"ECONNREFUSED": {"refused the connection"}, "ETIMEDOUT": {"did not answer"}, "ENETUNREACH": {"network is unreachable"}, "EADDRNOTAVAIL": {"cannot assign requested address"},
+	"EPIPE": {"broke off"}, "ECONNRESET": {"broke off"}, "EOF": {"broke off"},
 }
 
 // errorsOf are the errors that a call gets.
@@ -75,8 +88,10 @@ func errorsOf(c call) []string {
 	if c.name == "openat" && !strings.Contains(c.args, "O_CREAT") {
 		return strings.Fields(looking["openat"])
 	}
-	if list, ok := changing[c.name]; ok {
-		return strings.Fields(list)
+	for _, calls := range []map[string]string{changing, network} {
+		if list, ok := calls[c.name]; ok {
+			return strings.Fields(list)
+		}
 	}
 	return strings.Fields(looking[c.name])
 }
@@ -84,7 +99,7 @@ func errorsOf(c call) []string {
 // isChange says whether somebody may die at a call with another result than at the next.
 func isChange(c call) bool {
 	_, ok := changing[c.name]
-	return ok && (c.name != "openat" || strings.Contains(c.args, "O_CREAT"))
+	return network[c.name] != "" || ok && (c.name != "openat" || strings.Contains(c.args, "O_CREAT"))
 }
 
 // ofTheRuntime are calls of Go's runtime, which ends at an error of some, and changes nothing: new threads, its wake-ups, what it reads before main.

@@ -20,8 +20,9 @@ const (
 	missed   = "not hit"
 )
 
-// judge looks at what a run with a fault (nil: with none) left, repairs it as Garden would, and at last takes everything away. An error is a violation.
-func (s scenario) judge(p *place, f *fault, hit call, r run, empty []string) (outcome string, err error) {
+// judge looks at what a run with faults left, repairs it as Garden would, and at last takes everything away. An error is a violation. hit is the call that
+// the only fault hit; two may leave more, until the next delete.
+func (s scenario) judge(p *place, fs faults, hit call, r run, empty []string) (outcome string, err error) {
 	found, err := p.problems()
 	if err != nil {
 		return "", fmt.Errorf("the checker: %w", err)
@@ -32,15 +33,15 @@ func (s scenario) judge(p *place, f *fault, hit call, r run, empty []string) (ou
 		}
 	}
 	switch {
-	case r.code == -1 && f != nil && f.what == "KILL":
+	case r.code == -1 && fs.kill():
 		outcome = killed
 	case r.code == 0:
 		if err := s.succeeded(p, r); err != nil {
 			return "", fmt.Errorf("exit 0, and %w", err)
 		}
 		outcome = worked
-	case r.code == 1 && f != nil && f.what != "KILL":
-		if err := s.failed(p, f, hit, r); err != nil {
+	case r.code == 1 && len(fs) > 0 && fs[0].what != "KILL":
+		if err := s.failed(p, fs, hit, r); err != nil {
 			return "", err
 		}
 		outcome = said
@@ -58,7 +59,7 @@ func (s scenario) judge(p *place, f *fault, hit call, r run, empty []string) (ou
 		return "", fmt.Errorf("the next delete: %w", err)
 	}
 	var except []string
-	if outcome == killed || s.fresh { // a first look at the host goes with the next one
+	if outcome == killed || len(fs) > 1 || s.fresh { // a first look at the host goes with the next one
 		except = noContainers
 	}
 	if err := p.clean(except...); err != nil {
@@ -74,7 +75,7 @@ func (s scenario) judge(p *place, f *fault, hit call, r run, empty []string) (ou
 		}
 		outcome = kept
 	}
-	if outcome == killed {
+	if outcome == killed || len(fs) > 1 {
 		if _, err := p.do("gc"); err != nil {
 			return "", err
 		}
@@ -110,20 +111,28 @@ func (s scenario) succeeded(p *place, r run) error {
 }
 
 // failed says what is wrong with a failure: a sentence has to name the cause, and a create has to leave nothing, unless the fault was in its clean-up.
-func (s scenario) failed(p *place, f *fault, hit call, r run) error {
-	mute := hit.name == "write" && strings.HasPrefix(hit.args, "1, ")
+func (s scenario) failed(p *place, fs faults, hit call, r run) error {
+	mute := slices.ContainsFunc(r.calls, func(c call) bool { return c.name == "write" && c.injected && strings.HasPrefix(c.args, "1, ") })
 	text := strings.ToLower(r.stdout)
 	switch {
 	case mute: // nobody can be told
+		return s.undone(p, fs, hit)
 	case s.is("gc") && strings.Contains(text, "left "): // a line for each thing
 	case strings.Count(r.stdout, "\n") != 1:
 		return fmt.Errorf("exit 1 without one sentence: %q", r.stdout)
 	}
-	if !mute && !slices.ContainsFunc(words[f.what], func(w string) bool { return strings.Contains(text, w) }) {
-		return fmt.Errorf("the sentence does not name %s: %q", f.what, r.stdout)
+	named := func(f fault) bool {
+		return slices.ContainsFunc(words[f.what], func(w string) bool { return strings.Contains(text, w) })
 	}
-	// What was there before, of a killed command or of a first look at the host, may be there still.
-	if s.is("create") && !s.fresh && s.prepare == nil && hit.name != "unlinkat" && hit.name != "umount2" {
+	if !slices.ContainsFunc(fs, named) {
+		return fmt.Errorf("the sentence does not name %s: %q", fs, r.stdout)
+	}
+	return s.undone(p, fs, hit)
+}
+
+// undone says what a failed create left. What was there before, of a killed command or of a first look at the host, may be there still.
+func (s scenario) undone(p *place, fs faults, hit call) error {
+	if s.is("create") && !s.fresh && s.prepare == nil && hit.name != "unlinkat" && hit.name != "umount2" && len(fs) == 1 {
 		if err := p.clean(); err != nil {
 			return fmt.Errorf("a failed create: %w", err)
 		}

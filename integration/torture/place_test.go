@@ -13,8 +13,10 @@ import (
 	"strings"
 
 	"github.com/concourse/bc-image-plugin/imagespec"
+	"github.com/concourse/bc-image-plugin/integration/bctest"
 	"github.com/concourse/bc-image-plugin/integration/generation"
 	"github.com/concourse/bc-image-plugin/volumes"
+	"github.com/concourse/bc-image-plugin/volumes/bcserver"
 	"github.com/concourse/bc-image-plugin/volumes/overlay"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -24,6 +26,7 @@ import (
 type place struct {
 	dir, store, image string
 	privileged        bool
+	server            *bctest.Server // nil: the store is the embedded one
 }
 
 // keys are those of the caches that are used here.
@@ -34,6 +37,9 @@ func (p *place) flags(args []string) []string {
 	all := []string{"--store", p.store, "--timeout", "20s"}
 	if p.privileged {
 		all = append(all, "--privileged")
+	}
+	if p.server != nil {
+		all = append(all, "--baggageclaim-url", p.server.URL)
 	}
 	return append(all, args...)
 }
@@ -58,7 +64,11 @@ func (p *place) url(n int) string {
 
 // problems are what the store's own checker finds.
 func (p *place) problems() ([]volumes.Problem, error) {
-	return volumes.New(volumes.Options{Dir: p.store, Driver: overlay.New(overlay.Options{})}).Check(context.Background())
+	o := volumes.Options{Dir: p.store, Driver: overlay.New(overlay.Options{})}
+	if p.server != nil {
+		o.Driver = bcserver.New(bcserver.Options{URL: p.server.URL})
+	}
+	return volumes.New(o).Check(context.Background())
 }
 
 // clean says what is left in the store of h, or of anything that died, but for what has one of the names except. It looks itself as well, as the checker may be as wrong as
@@ -75,13 +85,16 @@ func (p *place) clean(except ...string) error {
 			}
 		}
 	}
-	points, err := p.mounts()
+	points, err := mounts(p.store)
 	points = slices.DeleteFunc(points, func(point string) bool { return slices.Contains(except, filepath.Base(filepath.Dir(point))) })
 	if err == nil && len(points) > 0 {
 		err = fmt.Errorf("left mounted: %q", points)
 	}
 	if err != nil {
 		return err
+	}
+	if left, err := p.strays(); err != nil || len(left) > 0 {
+		return fmt.Errorf("left on the server: %q, %v", left, err)
 	}
 	found, err := p.problems()
 	found = slices.DeleteFunc(found, func(found volumes.Problem) bool { return slices.Contains(except, filepath.Base(found.Path)) })
@@ -91,12 +104,12 @@ func (p *place) clean(except ...string) error {
 	return err
 }
 
-// mounts are the mount points below the store.
-func (p *place) mounts() ([]string, error) {
+// mounts are the mount points below dir.
+func mounts(dir string) ([]string, error) {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	var points []string
 	for line := range strings.Lines(string(table)) {
-		if point := strings.Fields(line)[4]; strings.HasPrefix(point, p.store+"/") {
+		if point := strings.Fields(line)[4]; strings.HasPrefix(point, dir+"/") {
 			points = append(points, point)
 		}
 	}
@@ -105,14 +118,31 @@ func (p *place) mounts() ([]string, error) {
 
 // wipe takes everything away, so that after a violation the next run begins anew.
 func (p *place) wipe() error {
-	points, err := p.mounts()
+	points, err := mounts(p.dir)
 	for _, point := range slices.Backward(points) {
 		err = errors.Join(err, unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
 	}
 	if err != nil {
 		return err // what is mounted must not be walked into
 	}
-	return os.RemoveAll(p.store)
+	return errors.Join(os.RemoveAll(p.store), p.wipeServer())
+}
+
+// save moves the store, which has no container, to the new directory to.
+func (p *place) save(to string) error {
+	return errors.Join(os.Mkdir(to, 0o700), p.saveServer(to), os.Rename(p.store, to+"/store"))
+}
+
+// restore makes the store anew of what save put there.
+func (p *place) restore(from string) error {
+	return errors.Join(copyAll(from+"/store", p.store), p.restoreServer(from))
+}
+
+func copyAll(from, to string) error {
+	if out, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
 }
 
 // container is what create answered.

@@ -13,36 +13,44 @@ type report struct {
 	mu         sync.Mutex
 	counts     map[[2]string]map[string]int // scenario or call, fault; outcome
 	scenarios  map[string]map[string]int    // outcome
+	pairs      map[string]map[string]int    // the same of runs with two faults
 	sites      map[string]map[string]bool   // by scenario: sites of changing calls, and whether one died or failed there
 	elsewhere  map[string]int               // changing calls of other threads, by scenario
 	violations []string
-	runs       int
+	runs       int // with one fault
+	pairRuns   int
 }
 
 func newReport() *report {
-	return &report{counts: map[[2]string]map[string]int{}, scenarios: map[string]map[string]int{}, sites: map[string]map[string]bool{}, elsewhere: map[string]int{}}
+	return &report{counts: map[[2]string]map[string]int{}, scenarios: map[string]map[string]int{}, pairs: map[string]map[string]int{}, sites: map[string]map[string]bool{}, elsewhere: map[string]int{}}
 }
 
 // planned notes what a traced run showed.
 func (r *report) planned(s scenario, traced run) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.sites[s.name], r.scenarios[s.name] = map[string]bool{}, map[string]int{}
-	for _, f := range faults(traced.calls) {
+	r.sites[s.name], r.scenarios[s.name], r.pairs[s.name] = map[string]bool{}, map[string]int{}, map[string]int{}
+	for _, f := range possible(traced.calls) {
 		r.sites[s.name][f.site()] = false
 	}
 	r.elsewhere[s.name] = len(traced.elsewhere)
 }
 
-func (r *report) add(s scenario, f fault, hit call, outcome string, err error) {
+func (r *report) add(s scenario, fs faults, hit call, outcome string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.runs++
 	if err != nil {
 		outcome = violated
 		r.violations = append(r.violations, fmt.Sprintf("%s: %s\n  at %s\n  BC_TORTURE_ONLY='%s %s' go test -tags urfave_cli_no_docs -count=1 ./integration/torture",
-			s.name, brief(err.Error()), hit.site(), s.name, f))
+			s.name, brief(err.Error()), hit.site(), s.name, fs))
 	}
+	if len(fs) > 1 {
+		r.pairRuns++
+		r.pairs[s.name][outcome]++
+		return
+	}
+	r.runs++
+	f := fs[0]
 	key := [2]string{f.name, f.what}
 	if r.counts[key] == nil {
 		r.counts[key] = map[string]int{}
@@ -59,7 +67,7 @@ var outcomes = []string{killed, said, worked, kept, missed, violated}
 // markdown is the whole report.
 func (r *report) markdown(seed uint64) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Torture\n\n%d runs, one fault in each, BC_TORTURE_SEED=%d. How to read it: docs/reliability.md.\n\n## Violations: %d\n\n", r.runs, seed, len(r.violations))
+	fmt.Fprintf(&b, "# Torture\n\n%d runs with one fault, %d with two, BC_TORTURE_SEED=%d. How to read it: docs/reliability.md.\n\n## Violations: %d\n\n", r.runs, r.pairRuns, seed, len(r.violations))
 	for _, v := range r.violations {
 		fmt.Fprintf(&b, "* %s\n", v)
 	}
@@ -83,6 +91,11 @@ func (r *report) markdown(seed uint64) string {
 			}
 		}
 		row(fmt.Sprintf("%s | %d of %d", name, hit, len(r.sites[name])), r.scenarios[name])
+	}
+	b.WriteString("\n## Two faults, by command\n")
+	head("command")
+	for _, name := range slices.Sorted(maps.Keys(r.pairs)) {
+		row(name, r.pairs[name])
 	}
 	b.WriteString("\n## By call and fault\n")
 	head("call | fault")

@@ -2,9 +2,7 @@ package torture
 
 import (
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 
 	"github.com/concourse/bc-image-plugin/imagespec"
@@ -20,6 +18,7 @@ type scenario struct {
 	heavy      int  // files in the first of them
 	live       bool // h is there, and has committed another generation
 	fresh      bool // the store does not exist
+	server     bool // the store is on a BaggageClaim server
 	prepare    func(p *place) error
 	command    func(s scenario, p *place) []string
 }
@@ -32,7 +31,7 @@ func gc(scenario, *place) []string         { return []string{"gc"} }
 // layersBeforeMerge is volumes.Options.MaxLayers' default: a promotion on so many merges.
 const layersBeforeMerge = 8
 
-var scenarios = []scenario{
+var scenarios = onBoth([]scenario{
 	{name: "create-first", fresh: true, command: create},
 	{name: "create-2-caches", caches: 2, grown: 2, command: create},
 	{name: "create-privileged", privileged: true, caches: 1, grown: 2, command: create},
@@ -45,6 +44,16 @@ var scenarios = []scenario{
 	{name: "delete-merge-all", caches: 1, grown: layersBeforeMerge, live: true, command: remove},
 	{name: "drop", caches: 1, grown: 3, command: drop},
 	{name: "gc", caches: 1, grown: 1, live: true, prepare: leftovers, command: gc},
+})
+
+// onBoth adds to each scenario the same with a server.
+func onBoth(list []scenario) []scenario {
+	for _, s := range list {
+		s.name += "@server"
+		s.server = true
+		list = append(list, s)
+	}
+	return list
 }
 
 // killedDelete makes h one whose delete was killed.
@@ -93,8 +102,8 @@ func (p *place) cycle(caches int, work func(cache string) error) error {
 // ready makes the situation in p's store, of which there is nothing yet.
 func (s scenario) ready(p *place, template string) error {
 	if !s.fresh {
-		if out, err := exec.Command("cp", "-a", template, p.store).CombinedOutput(); err != nil {
-			return fmt.Errorf("%w: %s", err, out)
+		if err := p.restore(template); err != nil {
+			return err
 		}
 	}
 	if s.live {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// call is a system call of a run's main thread: the n-th of its name.
+// call is a system call of a run's main thread, or of the one that has its network: the n-th of its name.
 type call struct {
 	name, args string
 	n          int
@@ -23,15 +23,20 @@ type call struct {
 
 var (
 	straceLine = regexp.MustCompile(`^(\d+) +(\w+)\((.*)$`)
+	result     = regexp.MustCompile(` <unfinished.*|\) += .*`)
 	variable   = regexp.MustCompile(`[0-9a-f]{32}|/[^" ]*/torture-[^/" ]*|\b0x[0-9a-f]+\b|\b\d+\b`)
 )
 
-// site is a call without what differs from run to run.
+// asked is how many arguments of a call say what it is about.
+var asked = map[string]int{"read": 1, "write": 1, "pwrite64": 1, "recvfrom": 1, "getdents64": 1, "statfs": 1, "readlinkat": 2, "newfstatat": 2}
+
+// site is a call without what differs from run to run: times that are written, what the kernel answers, which a call that failed does not show.
 func (c call) site() string {
-	args, _, _ := strings.Cut(c.args, ") = ")
-	args, _, _ = strings.Cut(args, " <unfinished")
-	if c.name == "write" {
-		args, _, _ = strings.Cut(args, ",") // the rest is what is written: times
+	args := result.ReplaceAllString(c.args, "")
+	args, _, _ = strings.Cut(args, " HTTP/1.1") // of a request
+	if n, ok := asked[c.name]; ok {
+		list := strings.SplitN(args, ", ", n+1)
+		args = strings.Join(list[:min(n, len(list))], ", ")
 	}
 	return c.name + "(" + variable.ReplaceAllString(args, "*")
 }
@@ -42,13 +47,20 @@ type fault struct {
 	call
 }
 
+// faults are put into one run: none, one, or two of different calls. The second is at a call that is made after the first.
+type faults []fault
+
 func (f fault) String() string { return fmt.Sprintf("%s %s %d", f.what, f.name, f.n) }
 
 func (f fault) flag() string {
-	if f.what == "KILL" {
-		return fmt.Sprintf("inject=%s:signal=KILL:when=%d", f.name, f.n)
+	how := "error=" + f.what
+	switch f.what {
+	case "KILL":
+		how = "signal=KILL"
+	case "EOF":
+		how = "retval=0"
 	}
-	return fmt.Sprintf("inject=%s:error=%s:when=%d", f.name, f.what, f.n)
+	return fmt.Sprintf("inject=%s:%s:when=%d", f.name, how, f.n)
 }
 
 // run is how one run ended.
@@ -69,19 +81,43 @@ func (r run) hit(f fault) (call, bool) {
 	return call{}, false
 }
 
+// after are the faults of calls that the run made after the one that the first fault hit. strace takes one fault for each name of a call.
+func (r run) after(first fault) []fault {
+	i := slices.IndexFunc(r.calls, func(c call) bool { return c.name == first.name && c.n == first.n })
+	return slices.DeleteFunc(possible(r.calls[i+1:]), func(f fault) bool { return f.name == first.name })
+}
+
 // limit is longer than any command may take: it ends itself after 20 s.
 const limit = 2 * time.Minute
 
-// strace runs the plugin with a fault, or with none.
-func (p *place) strace(f *fault, args []string) (run, error) {
+// String is how a report names them, and BC_TORTURE_ONLY.
+func (fs faults) String() string {
+	var names []string
+	for _, f := range fs {
+		names = append(names, f.String())
+	}
+	return strings.Join(names, then)
+}
+
+const then = " then "
+
+func (fs faults) kill() bool {
+	return slices.ContainsFunc(fs, func(f fault) bool { return f.what == "KILL" })
+}
+
+// strace runs the plugin with faults.
+func (p *place) strace(fs faults, args []string) (run, error) {
 	log := p.dir + "/strace"
 	names := maps.Clone(changing)
 	maps.Copy(names, looking)
+	if p.server != nil {
+		maps.Copy(names, network)
+	}
 	argv := []string{"-f", "-qq", "-s", "200", "-e", "signal=none", "-o", log, "-e", "trace=?" + strings.Join(slices.Sorted(maps.Keys(names)), ",?")} // ?: if this strace knows it
-	if f != nil {
+	for _, f := range fs {
 		argv = append(argv, "-e", f.flag())
 	}
-	if f == nil || f.what != "KILL" {
+	if !fs.kill() {
 		argv = append(argv, "--seccomp-bpf") // strace 6.1 delivers no signal from a stop that seccomp made, and says nothing
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -107,14 +143,16 @@ func (p *place) strace(f *fault, args []string) (run, error) {
 	return r, nil
 }
 
-// parseLog reads strace's log. The first line is the main thread's.
+// parseLog reads strace's log. The first line is the main thread's; one other makes all calls of the network.
 func parseLog(log string) (calls, elsewhere []call) {
-	main, count := "", map[string]int{}
+	main, count, last := "", map[string]int{}, map[string]int{} // last: by thread
 	for line := range strings.Lines(log) {
 		m := straceLine.FindStringSubmatch(strings.TrimSuffix(line, "\n"))
 		if m == nil {
-			if r := strings.SplitN(line, " <... ", 2); len(r) == 2 && strings.TrimSpace(r[0]) == main && strings.Contains(line, "(INJECTED)") && len(calls) > 0 {
-				calls[len(calls)-1].injected = true
+			if r := strings.SplitN(line, " <... ", 2); len(r) == 2 && strings.Contains(line, "(INJECTED)") {
+				if i, ok := last[strings.TrimSpace(r[0])]; ok {
+					calls[i].injected = true
+				}
 			}
 			continue
 		}
@@ -122,21 +160,23 @@ func parseLog(log string) (calls, elsewhere []call) {
 			main = m[1]
 		}
 		c := call{name: m[2], args: m[3], injected: strings.HasSuffix(m[3], "(INJECTED)")}
-		if m[1] != main {
+		if m[1] != main && network[c.name] == "" {
 			if isChange(c) && !ofTheRuntime(c) {
 				elsewhere = append(elsewhere, c)
 			}
+			delete(last, m[1])
 			continue
 		}
 		count[c.name]++
 		c.n = count[c.name]
+		last[m[1]] = len(calls)
 		calls = append(calls, c)
 	}
 	return calls, elsewhere
 }
 
-// faults are all that a traced run offers.
-func faults(calls []call) []fault {
+// possible are all that the calls of a traced run offer.
+func possible(calls []call) []fault {
 	var list []fault
 	for _, c := range calls {
 		if ofTheRuntime(c) {

@@ -8,12 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/concourse/bc-image-plugin/integration/bctest"
 	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 	"golang.org/x/sys/unix"
 )
@@ -37,7 +39,8 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// build builds the plugin with all of its work kept on the main thread: what an init locks stays so in main (package runtime).
+// build builds the plugin with all of its work kept on the main thread: what an init locks stays so in main (package runtime). What a connection to a server needs is done on
+// one thread as well, which is another one: see testdata/network.go.txt.
 func build(dir string) (string, error) {
 	source := os.Getenv("BC_TORTURE_SOURCE")
 	if source == "" {
@@ -47,19 +50,39 @@ func build(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{source + "/cmd/bc-image-plugin/one_thread.go": dir + "/one_thread.go"}})
+	network, err := os.ReadFile("testdata/network.go.txt")
 	if err != nil {
 		return "", err
 	}
-	for name, text := range map[string]string{
-		"one_thread.go": "package main\n\nimport \"runtime\"\n\nfunc init() { runtime.LockOSThread() }\n",
-		"overlay.json":  string(overlay),
-	} {
-		if err := os.WriteFile(dir+"/"+name, []byte(text), 0o644); err != nil {
+	server := source + "/volumes/bcserver/"
+	client, err := os.ReadFile(server + "client.go")
+	if err != nil {
+		return "", err
+	}
+	const dial = "(&net.Dialer{Timeout: callTime}).DialContext"
+	if strings.Count(string(client), dial) != 1 {
+		return "", fmt.Errorf("client.go dials at another number of places than 1: see build")
+	}
+	changed := map[string]string{
+		source + "/cmd/bc-image-plugin/one_thread.go": "package main\n\nimport \"runtime\"\n\nfunc init() { runtime.LockOSThread() }\n",
+		server + "one_thread.go":                      string(network),
+		server + "client.go":                          strings.Replace(string(client), dial, "oneThread("+dial+")", 1),
+	}
+	replace := map[string]string{}
+	for path, text := range changed {
+		replace[path] = fmt.Sprintf("%s/%d.go", dir, len(replace))
+		if err := os.WriteFile(replace[path], []byte(text), 0o644); err != nil {
 			return "", err
 		}
 	}
-	cmd := exec.Command("go", "build", "-C", source, "-tags", "urfave_cli_no_docs", "-overlay", dir+"/overlay.json", "-o", dir+"/bc-image-plugin", "./cmd/bc-image-plugin")
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(dir+"/overlay.json", overlay, 0o644); err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", "build", "-C", source, "-tags", "urfave_cli_no_docs,nethttpomithttp2", "-overlay", dir+"/overlay.json", "-o", dir+"/bc-image-plugin", "./cmd/bc-image-plugin")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
@@ -67,38 +90,46 @@ func build(dir string) (string, error) {
 	return dir + "/bc-image-plugin", nil
 }
 
-// job is a fault in a scenario.
+// job is a fault in a scenario. random decides about a second one.
 type job struct {
 	scenario *prepared
-	fault    fault
+	faults   faults
+	random   uint64
 }
 
-// prepared is a scenario with the store it begins with, and that store's names without caches.
+// prepared is a scenario with its own place, for one run at a time, the store it begins with, and that store's names without caches.
 type prepared struct {
 	scenario
+	mu       sync.Mutex
+	place    *place
 	template string
 	empty    []string
 }
 
-// TestTorture puts faults into runs: all with BC_TORTURE=all, all kills with BC_TORTURE=kill, those that begin as BC_TORTURE_ONLY, else a sample.
+// TestTorture puts faults into runs: all with BC_TORTURE=all, all kills with BC_TORTURE=kill, those that begin as BC_TORTURE_ONLY, else a sample. To some runs with an error
+// it then adds a second fault.
 func TestTorture(t *testing.T) {
 	inspect.NeedRoot(t)
 	inspect.NeedTool(t, "strace")
 	seed := number(t, "BC_TORTURE_SEED", uint64(time.Now().UnixNano()))
-	which, only := os.Getenv("BC_TORTURE"), os.Getenv("BC_TORTURE_ONLY")
-	otherwise := uint64(40)
+	which := os.Getenv("BC_TORTURE")
+	only, second, _ := strings.Cut(os.Getenv("BC_TORTURE_ONLY"), then)
+	seconds, pairs := uint64(52), uint64(0)
 	if which+only != "" {
-		otherwise = 24 * 60 * 60
+		seconds = 24 * 60 * 60
 	}
-	began, budget := time.Now(), time.Duration(number(t, "BC_TORTURE_SECONDS", otherwise))*time.Second
+	if which == "all" {
+		pairs = 2000
+	}
+	began, budget := time.Now(), time.Duration(number(t, "BC_TORTURE_SECONDS", seconds))*time.Second
+	pairs = number(t, "BC_TORTURE_PAIRS", pairs)
 	t.Logf("BC_TORTURE_SEED=%d", seed)
 
 	rep := newReport()
 	random := rand.New(rand.NewPCG(seed, 0))
 	var jobs []job
-	for _, i := range random.Perm(len(scenarios)) {
-		s := scenarios[i]
-		if len(jobs) > 0 && time.Since(began) > budget/3 {
+	for n, s := range inRandomOrder(random) {
+		if n > 1 && time.Since(began) > budget/3 {
 			break // a sample has fewer commands on a busy machine
 		}
 		if !strings.HasPrefix(only+" ", s.name+" ") && only != "" {
@@ -106,10 +137,10 @@ func TestTorture(t *testing.T) {
 		}
 		ready, traced := prepare(t, s)
 		rep.planned(s, traced)
-		for _, f := range faults(traced.calls) {
+		for _, f := range possible(traced.calls) {
 			point := s.name + " " + f.String() + " "
 			if (which != "kill" || f.what == "KILL") && (only == "" || strings.HasPrefix(point, only+" ")) {
-				jobs = append(jobs, job{ready, f})
+				jobs = append(jobs, job{ready, faults{f}, random.Uint64()})
 			}
 		}
 	}
@@ -117,17 +148,34 @@ func TestTorture(t *testing.T) {
 		t.Fatal("no such point")
 	}
 	random.Shuffle(len(jobs), func(i, j int) { jobs[i], jobs[j] = jobs[j], jobs[i] })
+	oneIn := uint64(len(jobs)) / max(pairs, 1)
+	if which+only == "" {
+		oneIn = 5
+	}
 
 	queue := make(chan job)
 	var workers sync.WaitGroup
 	for range 2 { // cores
-		p := newPlace(t)
 		workers.Add(1)
 		go func() {
 			defer workers.Done()
 			for j := range queue {
-				hit, outcome, err := j.run(p)
-				rep.add(j.scenario.scenario, j.fault, hit, outcome, err)
+				hit, traced, outcome, err := j.run()
+				rep.add(j.scenario.scenario, j.faults, hit, outcome, err)
+				if outcome != said && outcome != worked && outcome != kept {
+					continue
+				}
+				all := traced.after(j.faults[0])
+				if second != "" {
+					all = slices.DeleteFunc(all, func(f fault) bool { return f.String() != second })
+				} else if pairs == 0 && which+only != "" || j.random%max(oneIn, 1) != 0 {
+					continue
+				}
+				if len(all) > 0 {
+					j.faults = append(j.faults, all[j.random/max(oneIn, 1)%uint64(len(all))])
+					hit, _, outcome, err := j.run()
+					rep.add(j.scenario.scenario, j.faults, hit, outcome, err)
+				}
 			}
 		}()
 	}
@@ -147,7 +195,7 @@ func TestTorture(t *testing.T) {
 	for _, counts := range rep.scenarios {
 		hits -= counts[missed]
 	}
-	t.Logf("%d of %d faults tried, %d hit", rep.runs, len(jobs), hits)
+	t.Logf("%d of %d faults tried, %d hit; and %d times two of them", rep.runs, len(jobs), hits, rep.pairRuns)
 	if hits < rep.runs*9/10 {
 		t.Errorf("only %d of %d faults hit: this shows little", hits, rep.runs)
 	}
@@ -158,13 +206,26 @@ func TestTorture(t *testing.T) {
 	}
 }
 
+// inRandomOrder returns the scenarios, every other one with a server, so that a sample has both.
+func inRandomOrder(random *rand.Rand) []scenario {
+	var list []scenario
+	half := len(scenarios) / 2
+	embedded, server := random.Perm(half), random.Perm(half)
+	for i := range half {
+		list = append(list, scenarios[embedded[i]], scenarios[half+server[i]])
+	}
+	return list
+}
+
 // tries is how often a run that hit something else is repeated.
 const tries = 3
 
 // run does it. After a violation the place is made anew.
-func (j job) run(p *place) (hit call, outcome string, err error) {
+func (j job) run() (hit call, traced run, outcome string, err error) {
 	s := j.scenario
-	p.privileged = s.privileged
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, last := s.place, j.faults[len(j.faults)-1]
 	defer func() {
 		if failed := p.wipe(); err == nil {
 			err = failed
@@ -172,44 +233,43 @@ func (j job) run(p *place) (hit call, outcome string, err error) {
 	}()
 	for range tries {
 		if err := s.ready(p, s.template); err != nil {
-			return hit, "", fmt.Errorf("making the situation: %w", err)
+			return hit, traced, "", fmt.Errorf("making the situation: %w", err)
 		}
-		r, err := p.strace(&j.fault, s.command(s.scenario, p))
+		r, err := p.strace(j.faults, s.command(s.scenario, p))
 		if err != nil {
-			return hit, "", err
+			return hit, traced, "", err
 		}
-		got, ok := r.hit(j.fault)
+		got, ok := r.hit(last)
 		if ok && ofTheRuntime(got) { // it ends at an error of some
 			if err := p.wipe(); err != nil {
-				return hit, "", err
+				return hit, traced, "", err
 			}
 			continue
 		}
 		if ok {
-			hit = got
+			hit, traced = got, r
 		}
-		if outcome, err = s.judge(p, &j.fault, got, r, s.empty); err != nil {
+		if outcome, err = s.judge(p, j.faults, got, r, s.empty); err != nil {
 			if !ok {
-				got = j.fault.call
+				got = last.call
 			}
-			return got, "", err
+			return got, r, "", err
 		}
-		if ok && hit.site() == j.fault.site() {
-			return hit, outcome, nil
+		if ok && hit.site() == last.site() {
+			return hit, traced, outcome, nil
 		}
 	}
 	if hit.name != "" {
-		return hit, outcome, nil // another call, and hit all the same
+		return hit, traced, outcome, nil // another call, and hit all the same
 	}
-	return hit, missed, nil
+	return hit, traced, missed, nil
 }
 
-// prepare makes a scenario's template, and traces one run without a fault, which has to keep all that is promised.
+// prepare makes a scenario's place and template, and traces one run without a fault, which has to keep all that is promised.
 func prepare(t *testing.T, s scenario) (*prepared, run) {
 	t.Helper()
-	p := newPlace(t)
-	p.privileged = s.privileged
-	ready := &prepared{scenario: s, template: p.dir + "/template"}
+	p := newPlace(t, s)
+	ready := &prepared{scenario: s, place: p, template: p.dir + "/template"}
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -223,7 +283,7 @@ func prepare(t *testing.T, s scenario) (*prepared, run) {
 	must(p.wipe())
 	must(s.makeTemplate(p))
 	if !s.fresh {
-		must(os.Rename(p.store, ready.template))
+		must(p.save(ready.template))
 	}
 	must(s.ready(p, ready.template))
 	traced, err := p.strace(nil, s.command(s, p))
@@ -233,8 +293,8 @@ func prepare(t *testing.T, s scenario) (*prepared, run) {
 	return ready, traced
 }
 
-// newPlace is a file system in memory, which a busy disk does not make slow, with an image, and no store yet.
-func newPlace(t *testing.T) *place {
+// newPlace is a file system in memory, which a busy disk does not make slow, with an image, a server if the scenario wants one, and no store yet.
+func newPlace(t *testing.T, s scenario) *place {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "torture-")
 	if err != nil {
@@ -243,9 +303,12 @@ func newPlace(t *testing.T) *place {
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0711"); err != nil {
 		t.Fatal(errors.Join(err, os.Remove(dir)))
 	}
-	p := &place{dir: dir, store: dir + "/store", image: dir + "/image"}
+	p := &place{dir: dir, store: dir + "/store", image: dir + "/image", privileged: s.privileged}
 	t.Cleanup(func() {
 		err := p.wipe()
+		if p.server != nil {
+			err = errors.Join(err, p.server.Close())
+		}
 		if err == nil {
 			err = unix.Unmount(dir, 0)
 		}
@@ -256,6 +319,15 @@ func newPlace(t *testing.T) *place {
 			t.Errorf("cleaning up: %v", err)
 		}
 	})
+	if s.server {
+		o := bctest.Options{Dir: dir + "/server", Driver: "overlay"}
+		if err := os.Mkdir(o.Dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if p.server, err = bctest.Start(o); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, text := range imageFiles {
 		path := p.image + "/" + name
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
