@@ -293,8 +293,14 @@ func (s *Store) promote(ctx context.Context, id string, n int, c copyRecord) (Co
 		return end, s.dropSealed(ctx, id, n, c)
 	}
 	sealed := sealedName(id, n)
-	if !exists(s.path("layers", sealed)) {
-		if exists(s.path("layers", id, spoiltName(n))) {
+	isSealed, err := durable.Exists(s.path("layers", sealed))
+	if err != nil {
+		return end, err
+	}
+	if !isSealed {
+		if isSpoilt, err := durable.Exists(s.path("layers", id, spoiltName(n))); err != nil {
+			return end, err
+		} else if isSpoilt {
 			return drop(spoilt)
 		}
 		// Most of those that are overtaken are so already; publish is what decides.
@@ -391,7 +397,11 @@ func (s *Store) prepare(ctx context.Context, id string, n int, c copyRecord, end
 		// What is durable stays durable: the old layers are merged without the new one, which nothing has written back yet, and it stands on
 		// the result. That is flushed at little cost: its files are on disk already, only names are new.
 		merged := mergedName(id, n)
-		if !exists(s.path("layers", merged)) { // else made before we were killed
+		isMerged, err := durable.Exists(s.path("layers", merged))
+		if err != nil {
+			return "", err
+		}
+		if !isMerged { // else made before we were killed
 			if err := s.merge(ctx, id, n, merge, c.Layers[len(merge):], merged, parent, sealed, c.Stack); err != nil {
 				return "", err
 			}
@@ -482,7 +492,11 @@ func (s *Store) keep(ctx context.Context, upper string, c copyRecord) (reason st
 	}
 	defer dir.Close()
 	commit := s.path("layers", upper, "commit")
-	return s.opts.Keep(ctx, &Ended{Stack: c.Stack, Policy: c.Policy, Committed: exists(commit), dir: dir, commit: commit})
+	committed, err := durable.Exists(commit)
+	if err != nil {
+		return "", err
+	}
+	return s.opts.Keep(ctx, &Ended{Stack: c.Stack, Policy: c.Policy, Committed: committed, dir: dir, commit: commit})
 }
 
 // dropSealed undoes what prepare made outside of the container's own layer.
@@ -491,12 +505,13 @@ func (s *Store) dropSealed(ctx context.Context, id string, n int, c copyRecord) 
 	if t, err := s.top(c.Stack); err == nil && t.layer == sealed {
 		return nil // it is published
 	}
-	if exists(s.path("layers", sealed)) {
-		return s.unmarkLayer(ctx, sealed, c.Stack)
-	}
 	merged := mergedName(id, n)
-	if exists(s.path("layers", merged)) {
-		return s.unmarkLayer(ctx, merged, sealed)
+	for _, made := range []struct{ layer, user string }{{sealed, c.Stack}, {merged, sealed}} {
+		if there, err := durable.Exists(s.path("layers", made.layer)); err != nil {
+			return err
+		} else if there {
+			return s.unmarkLayer(ctx, made.layer, made.user)
+		}
 	}
 	// Sealing may have got as far as the mark in the parent; which one that is depends on what was merged.
 	for _, l := range c.Layers {
@@ -589,9 +604,11 @@ func (s *Store) makeOldDurable(ctx context.Context, layers []string) {
 	}
 }
 
+// exists says whether something is at path. What cannot be looked at counts as there: because of a bad moment of the disk nothing is taken for gone. Where it is
+// not enough to do nothing then, durable.Exists says why.
 func exists(path string) bool {
-	var st unix.Stat_t
-	return unix.Lstat(path, &st) == nil
+	there, err := durable.Exists(path)
+	return there || err != nil
 }
 
 // CommitCopies says that all copies of the live container h are good, as a person sees it: Options.Keep is told at their end. It

@@ -236,10 +236,15 @@ func (s *Store) unmarkAll(ctx context.Context, stack string) error {
 		return err
 	}
 	for _, l := range layers {
-		if isLayer(l) && exists(s.path("layers", l, "users", stack)) {
-			if err := s.unmarkLayer(ctx, l, stack); err != nil {
-				return err
-			}
+		if !isLayer(l) {
+			continue
+		}
+		marked, err := durable.Exists(s.path("layers", l, "users", stack))
+		if err == nil && marked { // else it may be a container's own
+			err = s.unmarkLayer(ctx, l, stack)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil

@@ -124,7 +124,7 @@ func (s *Store) readStack(name, boot string) (stackTop, []string, error) {
 	}
 	layers, err := s.chain(t.layer)
 	if err == nil && t.boot != boot {
-		layers = s.durablePart(layers)
+		layers, err = s.durablePart(layers)
 	}
 	return t, layers, err
 }
@@ -157,18 +157,23 @@ func (s *Store) chain(layer string) ([]string, error) {
 
 // durablePart leaves out, after a reboot, the layers that were never made durable, and all above them: a power cut may have taken their
 // files' contents and left the names.
-func (s *Store) durablePart(layers []string) []string {
+func (s *Store) durablePart(layers []string) ([]string, error) {
 	for i := len(layers) - 1; i >= 0; i-- {
-		if !s.isDurable(layers[i]) {
-			return slices.Clone(layers[i+1:])
+		is, err := durable.Exists(s.path("layers", layers[i], "durable"))
+		if err != nil {
+			return nil, err
+		}
+		if !is {
+			return slices.Clone(layers[i+1:]), nil
 		}
 	}
-	return layers
+	return layers, nil
 }
 
+// isDurable says whether the layer is on disk for certain.
 func (s *Store) isDurable(layer string) bool {
-	var st unix.Stat_t
-	return unix.Lstat(s.path("layers", layer, "durable"), &st) == nil
+	is, err := durable.Exists(s.path("layers", layer, "durable"))
+	return is && err == nil
 }
 
 // makeDurable flushes a sealed layer and marks it.
@@ -257,8 +262,9 @@ func (s *Store) publish(ctx context.Context, name string, base stackTop, layer s
 		return now, true, nil // done before we were killed
 	}
 	// Without the stack's mark the layer was published before, dropped, and is being removed: we were killed over it, and are late.
-	if now != base || !exists(s.path("layers", layer, "users", name)) {
-		return now, false, nil
+	marked, err := durable.Exists(s.path("layers", layer, "users", name))
+	if err != nil || now != base || !marked {
+		return now, false, err
 	}
 	if err := os.Mkdir(s.path("caches", name), 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return now, false, err

@@ -79,7 +79,7 @@ var words = map[string][]string{
 	"EINTR":  {"interrupted system call"},
 
 	"ENFILE": {"too many open files in system"}, "ENOBUFS": {"no buffer space available"},
-	"ECONNREFUSED": {"refused the connection"}, "ETIMEDOUT": {"did not answer"}, "ENETUNREACH": {"network is unreachable"}, "EADDRNOTAVAIL": {"cannot assign requested address"},
+	"ECONNREFUSED": {"refused the connection"}, "ETIMEDOUT": {"did not answer", "connection timed out"}, "ENETUNREACH": {"network is unreachable"}, "EADDRNOTAVAIL": {"cannot assign requested address"},
 	"EPIPE": {"broke off"}, "ECONNRESET": {"broke off"}, "EOF": {"broke off"},
 }
 

@@ -87,6 +87,11 @@ func (r run) after(first fault) []fault {
 	return slices.DeleteFunc(possible(r.calls[i+1:]), func(f fault) bool { return f.name == first.name })
 }
 
+// ofTheRuntime says whether Go's runtime ended the program: strace counts calls by thread, so an error may have been for another one too.
+func (r run) ofTheRuntime() bool {
+	return r.code == 2 && (strings.Contains(r.stderr, "netpollBreak write failed") || strings.Contains(r.stderr, "fatal error: newosproc"))
+}
+
 // limit is longer than any command may take: it ends itself after 20 s.
 const limit = 2 * time.Minute
 

@@ -240,7 +240,7 @@ func (j job) run() (hit call, traced run, outcome string, err error) {
 			return hit, traced, "", err
 		}
 		got, ok := r.hit(last)
-		if ok && ofTheRuntime(got) { // it ends at an error of some
+		if ok && ofTheRuntime(got) || r.ofTheRuntime() { // it ends at an error of some
 			if err := p.wipe(); err != nil {
 				return hit, traced, "", err
 			}

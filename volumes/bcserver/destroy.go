@@ -84,8 +84,9 @@ func (d *Driver) destroy(ctx context.Context, layers string, p place) error {
 		case errors.Is(err, ErrServer) && p.volumes == "":
 			return lose(layers, p)
 		case errors.Is(err, ErrServer):
-			if exists(p.in("live")) {
-				return d.explain(s, err) // it could not even begin
+			live, lookErr := p.isIn("live")
+			if lookErr != nil || live {
+				return errors.Join(d.explain(s, err), lookErr) // it could not even begin
 			}
 			if sweepErr := sweep(ctx, s, p); sweepErr != nil {
 				return fmt.Errorf("%w; what it left: %w", err, sweepErr)
@@ -99,7 +100,10 @@ func (d *Driver) destroy(ctx context.Context, layers string, p place) error {
 		if err != nil {
 			return err
 		}
-		working := p.volumes != "" && (exists(p.in("init")) || exists(p.in("live")))
+		working, err := p.isIn("init", "live")
+		if err != nil {
+			return err
+		}
 		if !remembered && p.volumes == "" {
 			return lose(layers, p)
 		}
@@ -154,14 +158,20 @@ func sweep(ctx context.Context, s server, p place) error {
 		return nil // it was destroyed in an orderly way, by a server of which no more is known
 	}
 	// Without its directories, nothing can be seen and nothing be said.
-	if !exists(p.volumes + "/live") {
+	if there, err := durable.Exists(p.volumes + "/live"); err != nil {
+		return err
+	} else if !there {
 		return fmt.Errorf("volume %q: the server's directory %q cannot be seen: is its file system mounted?", p.handle, p.volumes)
 	}
-	if exists(p.in("live")) {
+	if live, err := p.isIn("live"); err != nil {
+		return err
+	} else if live {
 		return fmt.Errorf("volume %q: the server says that it has none, and %q is there: is it another server?", p.handle, p.in("live"))
 	}
 	for _, state := range []string{"dead", "init"} {
-		if !exists(p.in(state)) {
+		if there, err := p.isIn(state); err != nil {
+			return err
+		} else if !there {
 			continue
 		}
 		if err := mnt.Unmount(ctx, p.in(state)+"/volume", nil); err != nil {

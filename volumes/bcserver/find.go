@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/concourse/bc-image-plugin/volumes"
+	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
 	"github.com/concourse/bc-image-plugin/volumes/internal/ids"
 	"github.com/concourse/bc-image-plugin/volumes/internal/mnt"
 )
@@ -74,7 +75,18 @@ func (d *Driver) Strays(ctx context.Context, layers string) ([]volumes.Stray, er
 				known[p.handle] = true
 			}
 			// The record is made before the pointer, but for a found one, which has none.
-			found = found || len(places) > 0 && ids.Valid(n.Name()) && !exists(dir+"/layer.json") && exists(dir)
+			if found || len(places) == 0 || !ids.Valid(n.Name()) {
+				continue
+			}
+			recorded, err := durable.Exists(dir + "/layer.json")
+			if err != nil {
+				return nil, err
+			}
+			there, err := durable.Exists(dir)
+			if err != nil {
+				return nil, err
+			}
+			found = !recorded && there
 		}
 	}
 	var strays []volumes.Stray

@@ -27,6 +27,19 @@ func (p place) tree() string { return p.in("live") + "/volume" }
 // in returns the volume's directory in one of the server's states: init, live or dead.
 func (p place) in(state string) string { return p.volumes + "/" + state + "/" + p.handle }
 
+// isIn says whether the volume is in one of these states, on a disk that is known.
+func (p place) isIn(states ...string) (bool, error) {
+	if p.volumes == "" {
+		return false, nil
+	}
+	for _, state := range states {
+		if there, err := durable.Exists(p.in(state)); err != nil || there {
+			return there, err
+		}
+	}
+	return false, nil
+}
+
 func parsePlace(text string) (place, bool) {
 	rest, ok := strings.CutSuffix(text, "/volume")
 	dir, handle := filepath.Split(rest)
@@ -54,9 +67,4 @@ func readPlace(layer string) (place, error) {
 // write makes the layer's pointer, or replaces it.
 func (p place) write(layer string) error {
 	return durable.ReplaceLink(layer+"/"+pointer, layer+"/"+pointer+".next", p.tree())
-}
-
-func exists(path string) bool {
-	var st unix.Stat_t
-	return unix.Lstat(path, &st) == nil
 }

@@ -296,6 +296,9 @@ func unmountPoint(ctx context.Context, point string) error {
 func unmountBelow(ctx context.Context, point string) error {
 	// mountinfo has real paths, and the way to the store may lead through symlinks.
 	real, err := filepath.EvalSymlinks(point)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,9 @@ func (d *Driver) Probe(ctx context.Context, scratch volumes.View) (volumes.Featu
 	// A host without user namespaces has no id maps, and the store still works.
 	var userNS *os.File
 	maxID, err := userns.MaxID()
-	if err == nil {
+	var unread *os.PathError
+	switch {
+	case err == nil:
 		userNS, err = userns.New(maxID)
 		switch {
 		case err == nil:
@@ -41,6 +43,8 @@ func (d *Driver) Probe(ctx context.Context, scratch volumes.View) (volumes.Featu
 		case !userns.IsForbidden(err):
 			return volumes.Features{}, err
 		}
+	case errors.As(err, &unread) && !errors.Is(err, os.ErrNotExist):
+		return volumes.Features{}, err
 	}
 	var last error
 	for _, f := range candidates(userNS != nil, inNamespace) {

@@ -64,6 +64,21 @@ func Touch(path string) error {
 	return unix.Close(fd)
 }
 
+// Exists says whether something is at path, a symlink for example. An error: that cannot be known.
+func Exists(path string) (bool, error) {
+	var st unix.Stat_t
+	for {
+		switch err := unix.Lstat(path, &st); {
+		case err == nil:
+			return true, nil
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+			return false, nil
+		case !errors.Is(err, unix.EINTR):
+			return false, &os.PathError{Op: "stat", Path: path, Err: err}
+		}
+	}
+}
+
 // OpenDir opens the directory at path as O_PATH, with more flags. Its Name is path. See ReadFile.
 func OpenDir(path string, flags int) (*os.File, error) {
 	fd, err := openFD(path, unix.O_PATH|unix.O_DIRECTORY|flags, 0)

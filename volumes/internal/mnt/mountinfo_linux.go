@@ -3,6 +3,7 @@ package mnt
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -75,17 +76,21 @@ func Source(point string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	cause := errors.New("it has no other path in this mount namespace")
 	for _, m := range table {
 		rest, ok := strings.CutPrefix(at.root, strings.TrimSuffix(m.root, "/"))
 		if !ok || m.device != at.device || m.point == point || (rest != "" && rest[0] != '/') {
 			continue
 		}
 		path := strings.TrimSuffix(m.point, "/") + rest
-		if got, err := os.Lstat(path); err == nil && os.SameFile(got, want) {
+		switch got, err := os.Lstat(path); {
+		case err == nil && os.SameFile(got, want):
 			return path, nil
+		case err != nil && !errors.Is(err, os.ErrNotExist):
+			cause = fmt.Errorf("%w that can be looked at: %w", cause, err)
 		}
 	}
-	return "", &os.PathError{Op: "find the directory mounted on", Path: point, Err: errors.New("it has no other path in this mount namespace")}
+	return "", &os.PathError{Op: "find the directory mounted on", Path: point, Err: cause}
 }
 
 // Stacked returns how many mounts are on each mount point, one on the other. It reads the whole of /proc/self/mountinfo.
