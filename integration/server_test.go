@@ -51,7 +51,7 @@ func TestOnBaggageClaim(t *testing.T) {
 			for name, test := range map[string]func(*testing.T){
 				"case 1": TestCase1DeleteOfTheUnknown, "case 2": TestCase2DeleteOncePerSlot, "case 10": TestCase10Peas,
 				"case 13": TestCase13FailingCreates, "case 14": TestCase14OneLife, "case 17": TestCase17LeftoversDoNotBlock,
-				"case 22": TestCase22NobodySweepsALiveVolume, "case 24": TestCase24DeleteEverythingAtOnce,
+				"case 22": TestCase22NobodySweepsALiveVolume, "case 25": TestCase25MovedStore, "case 35": TestCase35OtherFlags, "case 24": TestCase24DeleteEverythingAtOnce,
 				"case 28": TestCase28StackedMounts, "case 29": TestCase29AfterReboot, "case 31": TestCase31MountSeenElsewhere,
 				"case 36": TestCase36ChainsOfCopies, "case 43": TestCase43ImageRemovedByHand, "case 53": TestCase53DeepTree,
 				"case 63": TestCase63ManyChecksOfOneCache, "case 66": TestCase66KeysAreSeparateAndSecret,

@@ -24,14 +24,14 @@ const (
 )
 
 // startWorker starts a process that holds a user and a mount namespace open, and returns the command that enters them as root.
-func startWorker(t *testing.T) (enter []string) {
+func startWorker(t *testing.T, ids []syscall.SysProcIDMap) (enter []string) {
 	t.Helper()
 	requireTool(t, "nsenter")
 	holder := exec.Command("/bin/sh", "-euc", "echo ready; read -r line")
 	holder.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
-		UidMappings: workerMap,
-		GidMappings: workerMap,
+		UidMappings: ids,
+		GidMappings: ids,
 		Credential:  &syscall.Credential{},
 	}
 	background(t, holder)
@@ -41,7 +41,7 @@ func startWorker(t *testing.T) (enter []string) {
 func TestWorkerInUserNamespace(t *testing.T) {
 	requireRoot(t)
 	requireTool(t, "busybox")
-	enter := startWorker(t)
+	enter := startWorker(t, workerMap)
 	inside := func(script string, args ...string) string {
 		t.Helper()
 		return strings.TrimSpace(command(t, enter[0], append(append(enter[1:len(enter):len(enter)], "/bin/sh", "-euc", script), args...)...))

@@ -97,7 +97,7 @@ func (l *look) judgePointer(stack string) {
 
 // whyBroken says why no container can have a copy of a stack. "": they can, or it has no generation, or it has another one now.
 func (l *look) whyBroken(stack string) string {
-	boot, err := bootKey()
+	boot, err := bootID()
 	if err != nil {
 		return ""
 	}

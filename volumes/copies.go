@@ -248,16 +248,23 @@ func (s *Store) endCopy(ctx context.Context, id string, n int, r layerRecord, fi
 		if err != nil {
 			return CopyEnd{}, err
 		}
-		if shortBoot(boot) == shortBoot(r.Boot) {
+		switch {
+		case shortBoot(boot) != shortBoot(r.Boot):
+			// Its upper was never flushed: names may have survived whose contents did not.
+			reason = "the host was restarted while it was used"
+		case idsOf(r.Boot) != "" && idsOf(r.Boot) != idsOf(boot):
+			reason = "it was made in a user namespace with other ids"
+		default:
 			return s.promote(ctx, id, n, c)
 		}
-		// Its upper was never flushed: names may have survived whose contents did not.
-		reason = "the host was restarted while it was used"
 	}
 	return CopyEnd{Stack: c.Stack, Reason: reason}, s.dropSealed(ctx, id, n, c)
 }
 
-const unfinished = "it was never finished"
+const (
+	unfinished      = "it was never finished"
+	ofAnotherDriver = "another driver made it, by other flags, and only that can keep it"
+)
 
 // freeze sees to it that nobody can write to the copies any more once they are layers: a process that is in the container's mount namespace still, say. What cannot be frozen
 // gets another name before it is unmounted, when that can be seen no more.
@@ -361,6 +368,9 @@ func (s *Store) release(ctx context.Context, id string, n int, c copyRecord) err
 func (s *Store) prepare(ctx context.Context, id string, n int, c copyRecord, end *CopyEnd) (reason string, err error) {
 	upper := id + "/" + copyName(n)
 	if top, err := s.tree(upper); errors.Is(err, ErrNotFound) || (err == nil && !exists(top)) {
+		if there, err := durable.Exists(s.path("layers", upper, "fs")); err != nil || there {
+			return ofAnotherDriver, err
+		}
 		return unfinished, nil
 	} else if err != nil {
 		return "", err

@@ -4,7 +4,7 @@
 // # Layout
 //
 //	STORE/               0711
-//	  store.json               format, driver, kind of file system; what this host can do, found out once per boot
+//	  store.json               format, driver, kind of file system, ids of the user namespace; what this host can do, found out once per boot
 //	  lock                     the one lock file, see Locks
 //	  volumes/           0700
 //	    init/HANDLE            -> ID   the container is being made

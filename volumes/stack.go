@@ -245,7 +245,7 @@ func (s *Store) unmarkLayer(ctx context.Context, layer, user string) error {
 // publish makes layer, whose parent and users are in place, the top of the stack, if its top is still base (the zero value: it has none). It
 // reports whether it did, and what the top is.
 func (s *Store) publish(ctx context.Context, name string, base stackTop, layer string) (stackTop, bool, error) {
-	boot, err := bootKey()
+	boot, err := bootID()
 	if err != nil {
 		return stackTop{}, false, err
 	}

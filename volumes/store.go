@@ -153,10 +153,15 @@ func (s *Store) setUp(ctx context.Context, boot string) (hostRecord, error) {
 		return r, nil
 	}
 	// A damaged record is written anew: everything in it can be found out again. One that only a later format can read is not damaged.
-	if r.Format > format || (err == nil && r.Format > 0) {
+	known := err == nil && r.Format > 0
+	if r.Format > format || known {
 		if err := s.check(r); err != nil {
 			return r, err
 		}
+	}
+	before := r
+	if known && idsOf(before.Boot) != "" && idsOf(before.Boot) != idsOf(boot) {
+		return r, s.otherIDs(before.Boot, boot)
 	}
 	r = hostRecord{Format: format, Driver: s.opts.Driver.Name(), FS: fs, Boot: boot}
 	if err := s.adopt(ctx); err != nil {
@@ -164,6 +169,9 @@ func (s *Store) setUp(ctx context.Context, boot string) (hostRecord, error) {
 	}
 	if r.Features, err = s.probe(ctx); err != nil {
 		return r, fmt.Errorf("%w: store %q on %s cannot hold volumes: %w", ErrUnsupported, s.dir, fs, err)
+	}
+	if known && before.Features.UserXattr != r.Features.UserXattr { // marks in layers have other names
+		return r, s.otherIDs(before.Boot, boot)
 	}
 	return r, durable.WriteJSON(s.path("store.json"), r)
 }
@@ -214,9 +222,17 @@ func (s *Store) unprobe(ctx context.Context) error {
 	return err
 }
 
-// bootKey names this boot and this user namespace: what was found out in one need not hold in another.
+// otherIDs: a layer's files belong to ids, and its marks are attributes, that mean something else in another user namespace. One with the same ids, of a worker
+// that was restarted, is no other.
+func (s *Store) otherIDs(before, now string) error {
+	return fmt.Errorf("%w: store %q was made in a user namespace with the ids %q, and here they are %q: its volumes can be deleted, new ones need another directory, or this one emptied (see the operator's guide)",
+		ErrUnsupported, s.dir, idsOf(before), idsOf(now))
+}
+
+// bootKey names this boot and this user namespace, also by its ids: what was found out in one need not hold in another. The kernel gives the number of a namespace
+// that is gone to another one.
 func bootKey() (string, error) {
-	id, err := durable.ReadFile("/proc/sys/kernel/random/boot_id")
+	id, err := bootID()
 	if err != nil {
 		return "", err
 	}
@@ -224,18 +240,33 @@ func bootKey() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return strings.TrimSpace(string(id)) + " " + ns, nil
+	ids, err := durable.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return "", err
+	}
+	return id + " " + ns + " " + strings.Join(strings.Fields(string(ids)), " "), nil
+}
+
+func bootID() (string, error) {
+	id, err := durable.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id)), err
+}
+
+// idsOf is the part of a bootKey that says which ids of its parent a user namespace has: uid_map in one line. "": an older program wrote it.
+func idsOf(bootKey string) string {
+	_, rest, _ := strings.Cut(bootKey, " ")
+	_, ids, _ := strings.Cut(rest, " ")
+	return ids
 }
 
 // thisBoot says whether key, an earlier bootKey, is of this boot, in whichever namespace. If in doubt it is.
 func thisBoot(key string) bool {
-	now, err := bootKey()
+	now, err := bootID()
 	if err != nil {
 		return true
 	}
-	a, _, _ := strings.Cut(key, " ")
-	b, _, _ := strings.Cut(now, " ")
-	return a == b
+	then, _, _ := strings.Cut(key, " ")
+	return then == now
 }
 
 // Capacity returns the size in bytes of the file system that holds the containers' files, or will hold them: the store need not exist.
