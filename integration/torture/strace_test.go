@@ -89,7 +89,7 @@ func (r run) after(first fault) []fault {
 
 // ofTheRuntime says whether Go's runtime ended the program: strace counts calls by thread, so an error may have been for another one too.
 func (r run) ofTheRuntime() bool {
-	return r.code == 2 && (strings.Contains(r.stderr, "netpollBreak write failed") || strings.Contains(r.stderr, "fatal error: newosproc"))
+	return r.code == 2 && (strings.Contains(r.stderr, "netpollBreak write failed") || strings.Contains(r.stderr, "failed to create new OS thread"))
 }
 
 // limit is longer than any command may take: it ends itself after 20 s.

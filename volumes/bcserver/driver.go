@@ -296,13 +296,16 @@ func (d *Driver) Usage(ctx context.Context, layers, name string) (volumes.LayerU
 
 // Changed implements [volumes.Driver].
 func (d *Driver) Changed(layers, upper, below string) (bool, error) {
-	trees, err := d.trees(layers, upper)
-	if err == nil && below != "" {
-		trees, err = d.trees(layers, upper, below)
-		below = trees[len(trees)-1]
+	names := []string{upper}
+	if below != "" {
+		names = append(names, below)
 	}
+	trees, err := d.trees(layers, names...)
 	if err != nil {
 		return false, err
+	}
+	if below != "" {
+		below = trees[1]
 	}
 	return d.mounts.Changed("/", trees[0], below)
 }
