@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -122,6 +123,58 @@ func wantUsage(t *testing.T, g *gdn, handle string, total, exclusive uint64) {
 	if !near(used.totalBytes, total) || !near(used.exclusiveBytes, exclusive) {
 		t.Errorf("stats: %+v, want total %d and exclusive %d within 1%%", used, total, exclusive)
 	}
+}
+
+// concourse/concourse#682, containerd/containerd#4217: dozens of size queries at once, each a walk over everything. A walk ends in a part of the time that the command has,
+// and what it has counted by then is the answer, which the log says. So is that of 50 at once.
+func TestCase47StatsOfALargeTree(t *testing.T) {
+	images := busybox(t)
+	const files, blocks = 100_000, 4096
+	disk := tmpFS(t, fmt.Sprintf("size=1g,nr_inodes=%d", files+20_000))
+	g := newGdn(t, filepath.Join(disk, "store"), string(images))
+	spec, err := g.create("many-files", rootfs{url: images.url("busybox")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range files {
+		dir := fmt.Sprintf("%s/%d", spec.Root.Path, i/1000)
+		if i%1000 == 0 {
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(fmt.Sprintf("%s/%d", dir, i), []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	most := uint64(files * blocks)
+	ask := func(timeout string) (partial bool, err error) {
+		res := g.call(append([]string{"--timeout", timeout}, g.unprivileged...), "stats", "many-files")
+		var answer struct {
+			DiskUsage struct {
+				Exclusive uint64 `json:"exclusive_bytes_used"`
+			} `json:"disk_usage"`
+		}
+		if err := errors.Join(res.err, json.Unmarshal(res.stdout, &answer)); err != nil {
+			return false, fmt.Errorf("stats: %w: %s", err, res.stdout)
+		}
+		partial = strings.Contains(string(res.stderr), `"partial":true`)
+		got := answer.DiskUsage.Exclusive
+		if got == 0 || got > most+most/10 || !partial && got < most {
+			return partial, fmt.Errorf("stats: %d bytes, partial: %v; there are %d", got, partial, most)
+		}
+		return partial, nil
+	}
+	if partial, err := ask("10ms"); err != nil || !partial { // no machine looks at so many in this time
+		t.Errorf("partial: %v, %v", partial, err)
+	}
+	if err := together(50, func(int) error { _, err := ask("30s"); return err }); err != nil {
+		t.Error(err)
+	}
+	if err := g.destroy("many-files"); err != nil {
+		t.Error(err)
+	}
+	clean(t, g, "many-files")
 }
 
 // cloudfoundry/garden-runc-release#84, concourse/concourse#1751: a disk limit is asked for and nobody enforces it.

@@ -124,19 +124,7 @@ func TestCase35OtherFlags(t *testing.T) {
 
 // The flag for a server comes and goes, with live containers. What the one driver made, only that makes more of, and what only the server can remove is not forgotten without it.
 func TestCase35OtherDriver(t *testing.T) {
-	requireRoot(t)
-	s, err := bctest.Start(bctest.Options{Dir: newDir(t), Driver: "overlay"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if left, err := s.Left(); err != nil || len(left) > 0 {
-			t.Errorf("left on the server: %q, %v", left, err)
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	s := startServer(t, bctest.Options{Driver: "overlay"})
 	images := busybox(t)
 	image := withCache(images.url("busybox"), "key", cacheAt)
 	for _, first := range []string{"embedded", "server"} {
@@ -250,19 +238,7 @@ func TestCase21ReadOnlyWithCaches(t *testing.T) {
 			if backend == "embedded" {
 				disk = loopFS(t, "ext4", 64)
 			} else {
-				requireTool(t, "mkfs.ext4")
-				s, err := bctest.Start(bctest.Options{Dir: newDir(t), Driver: "overlay", SizeMiB: 64})
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() {
-					if left, err := s.Left(); err != nil || len(left) > 0 {
-						t.Errorf("left on the server: %q, %v", left, err)
-					}
-					if err := s.Close(); err != nil {
-						t.Error(err)
-					}
-				})
+				s := startServer(t, bctest.Options{Driver: "overlay", SizeMiB: 64})
 				disk, flags = filepath.Dir(s.Volumes), []string{"--baggageclaim-url", s.URL}
 			}
 			for _, where := range []string{"store", "elsewhere"} { // the server's disk need not be the store's

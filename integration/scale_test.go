@@ -1,12 +1,17 @@
 package integration
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
+	"github.com/concourse/bc-image-plugin/integration/bctest"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,16 +34,81 @@ func TestCase33And75FlatCost(t *testing.T) {
 		}
 		many.wantCalls(t, calls)
 	}
-	if err := together(2, func(worker int) error {
-		for i := worker; i < many.live; i += 2 {
-			if err := many.g.destroy(fmt.Sprintf("flat-%d", i)); err != nil {
-				return err
+	many.end(t)
+}
+
+// The same on a BaggageClaim server: beside 300 live volumes the plugin lists none, and what the server does with files for one container is the same as beside 10.
+func TestCase33And75OnAServer(t *testing.T) {
+	images := busybox(t)
+	requireTool(t, "strace")
+	s := startServer(t, bctest.Options{Driver: "overlay"})
+	many := &population{g: newGdn(t, newStore(t), string(images), "--baggageclaim-url", s.URL), image: images.url("busybox")}
+	warm(t, many.g, many.image)
+	listing := regexp.MustCompile(`getdents64\(\d+<[^>]*/(volumes/live|layers|mnt|caches|images|overlays)>|/mountinfo"|/mounts"`)
+	var before map[string]int
+	for _, live := range []int{10, 300} {
+		many.grow(t, live)
+		served := traceProcess(t, s.Pid(), func() {
+			for _, args := range [][]string{{"create", many.image, "traced"}, {"delete", "traced"}} {
+				lines, res := trace(t, many.g, many.g.unprivileged, args...)
+				if res.err != nil {
+					t.Errorf("%q: %v: %s", args, res.err, res.stdout)
+				}
+				for _, line := range withoutStart(lines) {
+					if listing.MatchString(line) {
+						t.Errorf("%s looks at more than its own volume: %s", args[0], line)
+					}
+				}
+			}
+		})
+		for _, line := range served {
+			if listing.MatchString(line) {
+				t.Errorf("the server looks at more than one volume: %s", line)
 			}
 		}
-		return nil
-	}); err != nil {
+		now := count(served)
+		if now["mkdirat"]+now["unlinkat"] == 0 {
+			t.Fatalf("the trace of the server shows none of its work: %v", now)
+		}
+		if before == nil {
+			before = now
+		} else if diff := differentCounts(before, now); diff != "" {
+			t.Errorf("beside %d volumes the server makes other system calls than beside 10:\n%s", live, diff)
+		}
+	}
+	t.Logf("the server's calls for one container: %v", before)
+	many.end(t)
+}
+
+// traceProcess returns the system calls with paths that a process makes while f runs.
+func traceProcess(t *testing.T, pid int, f func()) []string {
+	t.Helper()
+	log := filepath.Join(newDir(t), "calls")
+	cmd := exec.Command("strace", "-f", "-y", "-o", log, "-e", "trace=%file,getdents64", "-p", fmt.Sprint(pid))
+	stderr, err := cmd.StderrPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := bufio.NewReader(stderr)
+	if line, err := said.ReadString('\n'); err != nil || !strings.Contains(line, "attached") {
+		t.Fatalf("strace: %q, %v", line, err)
+	}
+	f()
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, said); err != nil {
 		t.Error(err)
 	}
+	_ = cmd.Wait() // of the signal
+	content, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSuffix(string(content), "\n"), "\n")
 }
 
 // population is a store with many live volumes of one image.
@@ -46,6 +116,20 @@ type population struct {
 	g     *gdn
 	image string
 	live  int
+}
+
+func (p *population) end(t *testing.T) {
+	t.Helper()
+	if err := together(2, func(worker int) error {
+		for i := worker; i < p.live; i += 2 {
+			if err := p.g.destroy(fmt.Sprintf("flat-%d", i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
 }
 
 func (p *population) grow(t *testing.T, to int) {

@@ -1,9 +1,11 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/concourse/bc-image-plugin/integration/bctest"
@@ -54,12 +56,78 @@ func TestOnBaggageClaim(t *testing.T) {
 				"case 22": TestCase22NobodySweepsALiveVolume, "case 25": TestCase25MovedStore, "case 35": TestCase35OtherFlags, "case 24": TestCase24DeleteEverythingAtOnce,
 				"case 28": TestCase28StackedMounts, "case 29": TestCase29AfterReboot, "case 31": TestCase31MountSeenElsewhere,
 				"case 36": TestCase36ChainsOfCopies, "case 43": TestCase43ImageRemovedByHand, "case 53": TestCase53DeepTree,
-				"case 63": TestCase63ManyChecksOfOneCache, "case 66": TestCase66KeysAreSeparateAndSecret,
+				"case 63": TestCase63ManyChecksOfOneCache, "case 66": TestCase66KeysAreSeparateAndSecret, "case 70": TestCase70CopiesWhilePromoting,
 				"case 77": TestCase77NumbersUsersBelieve,
 			} {
 				t.Run(name, test)
 			}
 		})
+	}
+}
+
+// startServer runs a BaggageClaim server until the end of the test, by when nothing may be left on it.
+func startServer(t *testing.T, o bctest.Options) *bctest.Server {
+	t.Helper()
+	requireRoot(t)
+	o.Dir = newDir(t)
+	s, err := bctest.Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the server's log: %s", s.Log())
+		}
+		if left, err := s.Left(); err != nil || len(left) > 0 {
+			t.Errorf("left on the server: %q, %v", left, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// Field case 80 on a server: its disk has room for some of those that are asked for at once. The server knows no cause, and we say how much is free.
+func TestCase80OnAServer(t *testing.T) {
+	images := busybox(t)
+	s := startServer(t, bctest.Options{Driver: "overlay", SizeMiB: 32})
+	g := newGdn(t, newStore(t), string(images), "--baggageclaim-url", s.URL)
+	before := warm(t, g, images.url("busybox"))
+	fill := fillInodes(t, filepath.Dir(s.Volumes)) // and give some back
+	const count, room = 40, 300
+	names := namesIn(t, fill)
+	for _, name := range names[:room] {
+		if err := os.Remove(filepath.Join(fill, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	handle := func(i int) string { return fmt.Sprintf("on-a-server-%d", i) }
+	var made atomic.Int32
+	err := together(count, func(i int) error {
+		spec, err := g.create(handle(i), rootfs{url: withCache(images.url("busybox"), "key", cacheAt), privileged: i%2 == 0})
+		if err != nil {
+			if text := err.Error(); !strings.Contains(text, "no space left on device") && !(strings.Contains(text, "free in its") && strings.Contains(text, " inodes")) {
+				return err
+			}
+			return nil
+		}
+		made.Add(1)
+		_, err = os.Stat(filepath.Join(spec.Root.Path, "bin/busybox"))
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if n := made.Load(); n == 0 || n == count {
+		t.Errorf("%d of %d were made: there has to be room for some", n, count)
+	}
+	if err := together(count, func(i int) error { return g.destroy(handle(i)) }); err != nil {
+		t.Error(err)
+	}
+	same(t, "the store", before, storeTree(t, g.store))
+	if err := os.RemoveAll(fill); err != nil {
+		t.Error(err)
 	}
 }
 

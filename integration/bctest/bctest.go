@@ -220,6 +220,9 @@ func (s *Server) Pause() error { return s.cmd.Process.Signal(syscall.SIGSTOP) }
 // Continue ends a Pause.
 func (s *Server) Continue() error { return s.cmd.Process.Signal(syscall.SIGCONT) }
 
+// Pid is the process that runs, after Start or Restart.
+func (s *Server) Pid() int { return s.cmd.Process.Pid }
+
 func (s *Server) signal(sig syscall.Signal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
