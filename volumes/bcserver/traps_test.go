@@ -341,6 +341,17 @@ func TestAnotherDriver(t *testing.T) {
 	}
 }
 
+// A layer without its pointer is an error, of whichever call.
+func TestWithoutAPointer(t *testing.T) {
+	d, layers := New(Options{URL: "http://127.0.0.1:1"}), t.TempDir()
+	for _, below := range []string{"", "below"} {
+		_, err := d.Changed(layers, "upper", below)
+		inspect.WantError(t, err, volumes.ErrNotFound, "upper")
+	}
+	inspect.WantError(t, d.Merge(t.Context(), layers, []string{"upper"}, nil, "into"), volumes.ErrNotFound, "upper")
+	inspect.WantError(t, d.Seal(t.Context(), layers, "upper"), volumes.ErrNotFound, "upper")
+}
+
 // Field case 32: a server in another mount namespace says the same as one here, and its volumes are empty directories to us.
 func TestServerInAnotherMountNamespace(t *testing.T) {
 	s := start(t, bctest.Options{Driver: "overlay", Private: true})

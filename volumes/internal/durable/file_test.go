@@ -47,3 +47,22 @@ func TestFiles(t *testing.T) {
 		t.Errorf("a full disk: %v", err)
 	}
 }
+
+// What cannot be looked at is not gone.
+func TestExists(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink("nowhere", dir+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	if err := Touch(dir + "/file"); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{"": true, "/link": true, "/file": true, "/none": false, "/none/below": false, "/file/below": false} {
+		if there, err := Exists(dir + path); err != nil || there != want {
+			t.Errorf("%q: %v, %v", path, there, err)
+		}
+	}
+	if there, err := Exists(dir + "/" + string(bytes.Repeat([]byte("x"), 300))); there || !errors.Is(err, unix.ENAMETOOLONG) {
+		t.Errorf("what cannot be looked at: %v, %v", there, err)
+	}
+}
