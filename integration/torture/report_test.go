@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 )
 
 // report counts what the runs showed.
@@ -36,13 +37,15 @@ func (r *report) planned(s scenario, traced run) {
 	r.elsewhere[s.name] = len(traced.elsewhere)
 }
 
-func (r *report) add(s scenario, fs faults, hit call, outcome string, err error) {
+func (r *report) add(t *testing.T, s scenario, fs faults, hit call, outcome string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil {
 		outcome = violated
-		r.violations = append(r.violations, fmt.Sprintf("%s: %s\n  at %s\n  BC_TORTURE_ONLY='%s %s' go test -tags urfave_cli_no_docs -count=1 ./integration/torture",
-			s.name, brief(err.Error()), hit.site(), s.name, fs))
+		v := fmt.Sprintf("%s: %s\n  at %s\n  BC_TORTURE_ONLY='%s %s' go test -tags urfave_cli_no_docs -count=1 ./integration/torture",
+			s.name, brief(err.Error()), hit.site(), s.name, fs)
+		r.violations = append(r.violations, v)
+		t.Error(v) // a long run shows it at once
 	}
 	if len(fs) > 1 {
 		r.pairRuns++
