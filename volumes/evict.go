@@ -211,6 +211,10 @@ func (s *Store) unpublish(ctx context.Context, name string, may func() (bool, er
 	if errors.Is(err, ErrNotFound) {
 		return stackTop{}, err
 	}
+	var system *os.PathError
+	if may != nil && errors.As(err, &system) && !errors.Is(err, unix.EINVAL) { // EINVAL: it is no symlink
+		return stackTop{}, err // perhaps passing, and nobody asked for the drop
+	}
 	if err != nil { // dropping is what helps: nobody can begin to use it
 		if err := tree.RemoveIn(ctx, s.path("caches"), name); err != nil {
 			return stackTop{}, err
@@ -301,7 +305,7 @@ func (s *Store) Evict(ctx context.Context, b Bounds, added uint64) (dropped []St
 		}
 		ok, err := s.dropStack(ctx, i.Name, func() (bool, error) {
 			now, err := s.stackInfo(i.Name)
-			return now.Users == 0, err
+			return now.Users == 0 && now.LastUsed.Equal(i.LastUsed), err // else used meanwhile, or its time could not be read
 		})
 		if err != nil && !errors.Is(err, ErrNotFound) {
 			errs = append(errs, fmt.Errorf("cache %s: %w", i.Name, err))
