@@ -138,6 +138,12 @@ func (c *Client) Wait(ctx context.Context, handle string) (baggageclaim.VolumeRe
 	return v, err
 }
 
+// Pending says whether the server is still making a volume that Start began. An error: it was not asked, or failed, or does not say.
+func (c *Client) Pending(ctx context.Context, handle string) (bool, error) {
+	status, err := c.call(ctx, fmt.Sprintf("create volume %q", handle), http.MethodGet, "/volumes-async/"+handle, nil, nil, http.StatusOK, http.StatusNoContent)
+	return status == http.StatusNoContent, err
+}
+
 // Forget makes the server forget that it was asked for a volume: one that is not ready yet is destroyed as soon as it is. It says whether the
 // server remembered.
 func (c *Client) Forget(ctx context.Context, handle string) (remembered bool, err error) {

@@ -95,7 +95,16 @@ func (d *Driver) destroy(ctx context.Context, layers string, p place) error {
 		case !errors.Is(err, ErrNoVolume):
 			return err
 		}
-		// It may be about to be made: then it is destroyed as soon as it is, and not before.
+		// It may be about to be made. That is waited for: of one that is cancelled meanwhile, nobody is told when the server has made and destroyed it.
+		// Where the server does not say, it is cancelled all the same.
+		if pending, err := d.client.Pending(ctx, p.handle); err == nil && pending {
+			select {
+			case <-ctx.Done():
+				return stillMaking(ctx, p)
+			case <-time.After(time.Millisecond):
+			}
+			continue
+		}
 		remembered, err := d.client.Forget(ctx, p.handle)
 		if err != nil {
 			return err
@@ -112,10 +121,14 @@ func (d *Driver) destroy(ctx context.Context, layers string, p place) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("destroy volume %q: the server is still making it: %w", p.handle, context.Cause(ctx))
+			return stillMaking(ctx, p)
 		case <-time.After(time.Millisecond):
 		}
 	}
+}
+
+func stillMaking(ctx context.Context, p place) error {
+	return fmt.Errorf("destroy volume %q: the server is still making it: %w", p.handle, context.Cause(ctx))
 }
 
 // lostPath is a directory that names volumes of which nothing more is known, until there is.
