@@ -48,11 +48,15 @@ func (l *look) isFree(space durable.Space, name string, still func() bool) bool 
 }
 
 // judgeUnreadable: an entry that is no pointer to an ID. In init and dead it is removed, as it would be by the next Create of its handle. In live it
-// may be a damaged one, whose container is running.
+// may be a damaged one, whose container is running. One that the disk does not give may be anything: in init and dead it is a leftover that cannot be removed now.
 func (l *look) judgeUnreadable(st state, h Handle, err error) {
 	if st == stateLive || !errors.Is(err, errForeign) {
 		l.unknown = true
-		l.add(entryName(st, h), fmt.Sprintf("cannot be read, so nothing is taken for a leftover that it may name; delete %q: %v", h.name, err), nil)
+		var collect func(context.Context) (Deleted, error)
+		if st != stateLive {
+			collect = func(context.Context) (Deleted, error) { return Deleted{}, err }
+		}
+		l.add(entryName(st, h), fmt.Sprintf("cannot be read, so nothing is taken for a leftover that it may name; delete %q: %v", h.name, err), collect)
 		return
 	}
 	if l.isFree(durable.Handles, h.name, func() bool { _, err := l.readEntry(st, h); return errors.Is(err, errForeign) }) {
