@@ -55,6 +55,14 @@ func (a *attacked) tree(dir, beside string) attack.Plan {
 	return p
 }
 
+// openImage opens the image until the end of the test.
+func (a *attacked) openImage() *volumes.Image {
+	img, err := volumes.OpenImage(a.image)
+	check(a.t, err)
+	a.t.Cleanup(func() { img.Close() })
+	return img
+}
+
 // ends is as long as a delete may take that is retried; it only bounds how long a test takes to fail.
 const ends = 30 * time.Second
 
@@ -74,9 +82,7 @@ func (a *attacked) delete(h string) (volumes.Deleted, error) {
 // namespace while it is deleted. What they leave becomes a generation, or not; neither that nor anything else takes in or touches what is outside.
 func TestAttackedContainer(t *testing.T) {
 	a := newAttacked(t, nil)
-	img, err := volumes.OpenImage(a.image)
-	check(t, err)
-	defer img.Close()
+	img := a.openImage()
 	promoted, moves := 0, 0
 	attack.Rounds(t, func(round int) error {
 		v, err := a.Create(t.Context(), handle("h"), volumes.Request{Image: img, Privileged: round%2 == 0}, cachecopy.Cache{Key: "k", Path: "/cache", Promote: cachecopy.Always})
@@ -116,6 +122,35 @@ func TestAttackedContainer(t *testing.T) {
 	}
 	check(t, a.Drop(t.Context(), cachecopy.ID("k")))
 	a.canary.Intact(t)
+}
+
+// A container whose processes outlive it and make files as fast as they can while it is removed: its delete ends, with its time at the latest, and at the next one nothing is left.
+func TestFloodedContainer(t *testing.T) {
+	a := newAttacked(t, nil)
+	v, err := a.Create(t.Context(), handle("h"), volumes.Request{Image: a.openImage(), Privileged: true}, cachecopy.Cache{Key: "k", Path: "/cache"})
+	check(t, err)
+	var inside []*attack.Process
+	for _, dir := range []string{v.Root, v.Root, v.Copies[0]} {
+		inside = append(inside, attack.Start(t, attack.Plan{Tree: dir, Stock: dir, Away: dir, Inside: true, Flood: true, Seed: 1}, &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}))
+	}
+	ended := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, _, err := a.Delete(ctx, handle("h"))
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		t.Logf("delete: %v", err)
+	case <-time.After(2 * ends):
+		t.Fatal("the delete does not end")
+	}
+	for _, p := range inside {
+		p.Stop(t)
+	}
+	_, err = a.delete("h")
+	check(t, err)
 }
 
 // An image that is changed while containers are made from it: mapped, and by a copy for other ids. The copies hold nothing from outside, and caches' directories are made

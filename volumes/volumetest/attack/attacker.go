@@ -27,6 +27,9 @@ type Plan struct {
 
 	// Inside: it stands in Tree, as the processes of a container do, and so stays in a mount that is taken off wherever it can be seen.
 	Inside bool
+
+	// Flood: it makes files in Tree, as fast as it can, and does nothing else.
+	Flood bool
 }
 
 // planEnv, in the environment of a test binary, makes it the attacker.
@@ -90,6 +93,10 @@ var stock = [2][]string{
 
 // move does one thing, many times as fast as it can, and takes it back. What fails is not its business: the other side removes things meanwhile.
 func (a *attacker) move() {
+	if a.Flood {
+		a.count(unix.Mknod(filepath.Join(a.Tree, fmt.Sprint("flood-", a.rand.Uint32())), unix.S_IFREG|0o600, 0))
+		return
+	}
 	switch n := a.rand.IntN(10); {
 	case n == 0 && len(a.Deep) > 0:
 		a.moveAway(filepath.Join(a.Tree, a.pick(a.Deep)))
