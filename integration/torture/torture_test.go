@@ -148,6 +148,23 @@ func TestTorture(t *testing.T) {
 		t.Fatal("no such point")
 	}
 	random.Shuffle(len(jobs), func(i, j int) { jobs[i], jobs[j] = jobs[j], jobs[i] })
+	var first []job
+	for _, k := range known {
+		isIt := func(j job) bool {
+			return k.scenario == j.scenario.name && k.fault == j.faults[0].what && strings.HasPrefix(j.faults[0].site(), k.site)
+		}
+		before := len(first)
+		jobs = slices.DeleteFunc(jobs, func(j job) bool {
+			if isIt(j) {
+				first = append(first, j)
+			}
+			return isIt(j)
+		})
+		if rep.sites[k.scenario] != nil && which != "kill" && only == "" && len(first) == before {
+			t.Errorf("%v is no point any more", k)
+		}
+	}
+	jobs = append(first, jobs...)
 	oneIn := uint64(len(jobs)) / max(pairs, 1)
 	if which+only == "" {
 		oneIn = 5
