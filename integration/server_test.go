@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/concourse/bc-image-plugin/integration/bctest"
+	"golang.org/x/sys/unix"
 )
 
 // TestOnBaggageClaim runs containers and the field cases of the embedded store with a real BaggageClaim server as the backend.
@@ -128,6 +129,44 @@ func TestCase80OnAServer(t *testing.T) {
 	same(t, "the store", before, storeTree(t, g.store))
 	if err := os.RemoveAll(fill); err != nil {
 		t.Error(err)
+	}
+}
+
+// Field case 42 on a server: its volumes are on a file system that cannot hold uppers.
+func TestCase42ServerOnOverlay(t *testing.T) {
+	images := busybox(t)
+	dir := newDir(t)
+	for _, name := range []string{"lower", "upper", "work", "fs"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	options := fmt.Sprintf("lowerdir=%[1]s/lower,upperdir=%[1]s/upper,workdir=%[1]s/work", dir)
+	if err := unix.Mount("bcip", filepath.Join(dir, "fs"), "overlay", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	s, err := bctest.Start(bctest.Options{Dir: filepath.Join(dir, "fs"), Driver: "naive"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	g := newGdn(t, newStore(t), string(images), "--baggageclaim-url", s.URL)
+	for _, privileged := range []bool{false, true} {
+		_, err := g.create("on-overlay", rootfs{url: images.url("busybox"), privileged: privileged})
+		if err == nil || !strings.Contains(err.Error(), "cannot hold volumes") || !strings.Contains(err.Error(), "in a volume of BaggageClaim server "+s.URL) {
+			t.Errorf("create on a server on overlay: %v, want a failure that names the server", err)
+		}
+		if err := g.destroy("on-overlay"); err != nil {
+			t.Error(err)
+		}
+		clean(t, g, "on-overlay")
+	}
+	if left, err := s.Left(); err != nil || len(left) > 0 {
+		t.Errorf("left on the server: %q, %v", left, err)
 	}
 }
 
