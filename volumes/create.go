@@ -127,7 +127,7 @@ func (s *Store) plan(ctx context.Context, host hostRecord, req Request, copied b
 			p.close()
 		}
 	}()
-	if p.view.MaxID, err = userns.MaxID(); err != nil && !req.Privileged {
+	if p.view.MaxID, err = userns.MaxOf(idsOf(host.Boot)); err != nil && !req.Privileged {
 		return nil, err
 	}
 	canMap := s.opts.Driver.CanMap(host.Features)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/concourse/bc-image-plugin/volumes/internal/durable"
+	"github.com/concourse/bc-image-plugin/volumes/internal/userns"
 	"golang.org/x/sys/unix"
 )
 
@@ -240,11 +241,8 @@ func bootKey() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ids, err := durable.ReadFile("/proc/self/uid_map")
-	if err != nil {
-		return "", err
-	}
-	return id + " " + ns + " " + strings.Join(strings.Fields(string(ids)), " "), nil
+	ids, err := userns.IDs()
+	return id + " " + ns + " " + ids, err
 }
 
 func bootID() (string, error) {

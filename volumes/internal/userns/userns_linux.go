@@ -24,37 +24,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxID returns the host id that is root in an unprivileged container: the highest id of /proc/self/uid_map, over all its lines. In
-// the initial user namespace that is 4294967294. Guardian takes it for groups as well, and never reads gid_map
-// (code.cloudfoundry.org/idmapper, max_valid_uid.go; guardiancmd/command.go).
-func MaxID() (uint32, error) {
-	m, err := maxOf("/proc/self/uid_map")
-	if err != nil {
-		return 0, err
-	}
-	if m < 2 {
-		return 0, fmt.Errorf("this user namespace has only ids up to %d: no room for unprivileged containers", m)
-	}
-	return m, nil
+// IDs returns which ids this user namespace has, and what they are in its parent: the words of /proc/self/uid_map in one line, three for each range
+// (user_namespaces(7)).
+func IDs() (string, error) {
+	b, err := durable.ReadFile("/proc/self/uid_map")
+	return strings.Join(strings.Fields(string(b)), " "), err
 }
 
-func maxOf(path string) (uint32, error) {
-	b, err := durable.ReadFile(path)
+// MaxID returns the host id that is root in an unprivileged container: see [MaxOf].
+func MaxID() (uint32, error) {
+	ids, err := IDs()
 	if err != nil {
 		return 0, err
 	}
+	return MaxOf(ids)
+}
+
+// MaxOf returns, of ids as from [IDs], the one that is root in an unprivileged container: the highest of all its ranges. In the initial user namespace that is
+// 4294967294. Guardian takes it for groups as well, and never reads gid_map (code.cloudfoundry.org/idmapper, max_valid_uid.go; guardiancmd/command.go).
+func MaxOf(ids string) (uint32, error) {
+	words := strings.Fields(ids)
 	var highest uint64
-	for line := range strings.Lines(string(b)) {
-		fields := strings.Fields(line)
-		if len(fields) != 3 {
-			return 0, fmt.Errorf("%s: unexpected line %q", path, line)
-		}
-		first, err1 := strconv.ParseUint(fields[0], 10, 32)
-		length, err2 := strconv.ParseUint(fields[2], 10, 32)
+	for ; len(words) >= 3; words = words[3:] {
+		first, err1 := strconv.ParseUint(words[0], 10, 32)
+		length, err2 := strconv.ParseUint(words[2], 10, 32)
 		if err := errors.Join(err1, err2); err != nil || length == 0 {
-			return 0, fmt.Errorf("%s: unexpected line %q", path, line)
+			return 0, fmt.Errorf("/proc/self/uid_map has the unexpected range %q", words[:3])
 		}
 		highest = max(highest, first+length-1)
+	}
+	switch {
+	case len(words) > 0:
+		return 0, fmt.Errorf("/proc/self/uid_map ends with the unexpected %q", words)
+	case highest < 2:
+		return 0, fmt.Errorf("this user namespace has only ids up to %d: no room for unprivileged containers", highest)
 	}
 	return uint32(highest), nil
 }

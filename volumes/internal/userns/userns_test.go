@@ -66,3 +66,24 @@ func TestPassingLackIsNoRule(t *testing.T) {
 		}
 	}
 }
+
+func TestMaxOf(t *testing.T) {
+	for ids, want := range map[string]uint32{
+		"0 0 4294967295":           4294967294,
+		"0 100000 65536":           65535,
+		"0 1000 1 1 100000 65536":  65536,
+		"1 100000 65536 0 1000 1":  65536,
+		"":                         0,
+		"0 1000 1":                 0,
+		"0 0":                      0,
+		"0 0 4294967295 1":         0,
+		"0 0 -1":                   0,
+		"0 0 0":                    0,
+		"0 0 99999999999999999999": 0,
+		"a b c":                    0,
+	} {
+		if got, err := MaxOf(ids); got != want || (err == nil) != (want > 0) {
+			t.Errorf("%q: %d, %v, want %d", ids, got, err, want)
+		}
+	}
+}
