@@ -37,7 +37,7 @@ func TestCase33And75FlatCost(t *testing.T) {
 	many.end(t)
 }
 
-// The same on a BaggageClaim server: beside 300 live volumes the plugin lists none, and what the server does with files for one container is the same as beside 10.
+// The same on a BaggageClaim server: beside 150 live volumes the plugin lists none, and what the server does with files for one container is the same as beside 10.
 func TestCase33And75OnAServer(t *testing.T) {
 	images := busybox(t)
 	requireTool(t, "strace")
@@ -46,7 +46,7 @@ func TestCase33And75OnAServer(t *testing.T) {
 	warm(t, many.g, many.image)
 	listing := regexp.MustCompile(`getdents64\(\d+<[^>]*/(volumes/live|layers|mnt|caches|images|overlays)>|/mountinfo"|/mounts"`)
 	var before map[string]int
-	for _, live := range []int{10, 300} {
+	for _, live := range []int{10, 150} {
 		many.grow(t, live)
 		served := traceProcess(t, s.Pid(), func() {
 			for _, args := range [][]string{{"create", many.image, "traced"}, {"delete", "traced"}} {
