@@ -7,7 +7,8 @@
 // really hit; one that hit something else is repeated.
 //
 //	make torture                     the whole matrix; the report is bin/torture.md
-//	go test ./integration/torture    a sample of BC_TORTURE_SECONDS (40), by BC_TORTURE_SEED
+//	go test ./integration/torture    a sample of BC_TORTURE_SECONDS (52), by BC_TORTURE_SEED
+//	BC_TORTURE_PAIRS=N               about so many runs of the matrix are repeated with a second fault (2,000)
 //	BC_TORTURE=kill                  the kills only, each of them
 //	BC_TORTURE_ONLY='SCENARIO FAULT CALL N'    one point, as the report names it; or all that begin so, such as 'drop KILL'
 //	BC_TORTURE_SOURCE=DIR            the plugin of another source, such as one with a mistake put in
