@@ -28,7 +28,8 @@ func (s scenario) judge(p *place, fs faults, hit call, r run, empty []string) (o
 		return "", fmt.Errorf("the checker: %w", err)
 	}
 	for _, problem := range found {
-		if !problem.IsLeftover() {
+		// A delete that could not move its entry, since the disk was full, goes on in live; if it fails then, h is half a container, and the next delete's.
+		if !problem.IsLeftover() && (len(fs) < 2 || problem.Path != "volumes/live/h") {
 			return "", fmt.Errorf("only a person can mend %s", problem)
 		}
 	}
