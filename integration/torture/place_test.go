@@ -16,8 +16,6 @@ import (
 	"github.com/concourse/bc-image-plugin/integration/bctest"
 	"github.com/concourse/bc-image-plugin/integration/generation"
 	"github.com/concourse/bc-image-plugin/volumes"
-	"github.com/concourse/bc-image-plugin/volumes/bcserver"
-	"github.com/concourse/bc-image-plugin/volumes/overlay"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +25,7 @@ type place struct {
 	dir, store, image string
 	privileged        bool
 	server            *bctest.Server // nil: the store is the embedded one
+	driver            volumes.Driver // of the checker: one that talks to a server keeps a connection
 }
 
 // keys are those of the caches that are used here.
@@ -64,11 +63,7 @@ func (p *place) url(n int) string {
 
 // problems are what the store's own checker finds.
 func (p *place) problems() ([]volumes.Problem, error) {
-	o := volumes.Options{Dir: p.store, Driver: overlay.New(overlay.Options{})}
-	if p.server != nil {
-		o.Driver = bcserver.New(bcserver.Options{URL: p.server.URL})
-	}
-	return volumes.New(o).Check(context.Background())
+	return volumes.New(volumes.Options{Dir: p.store, Driver: p.driver}).Check(context.Background())
 }
 
 // clean says what is left in the store of h, or of anything that died, but for what has one of the names except. It looks itself as well, as the checker may be as wrong as

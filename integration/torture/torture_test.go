@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/concourse/bc-image-plugin/integration/bctest"
+	"github.com/concourse/bc-image-plugin/volumes/bcserver"
+	"github.com/concourse/bc-image-plugin/volumes/overlay"
 	"github.com/concourse/bc-image-plugin/volumes/volumetest/inspect"
 	"golang.org/x/sys/unix"
 )
@@ -317,7 +319,7 @@ func newPlace(t *testing.T, s scenario) *place {
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0711"); err != nil {
 		t.Fatal(errors.Join(err, os.Remove(dir)))
 	}
-	p := &place{dir: dir, store: dir + "/store", image: dir + "/image", privileged: s.privileged}
+	p := &place{dir: dir, store: dir + "/store", image: dir + "/image", privileged: s.privileged, driver: overlay.New(overlay.Options{})}
 	t.Cleanup(func() {
 		err := p.wipe()
 		if p.server != nil {
@@ -341,6 +343,7 @@ func newPlace(t *testing.T, s scenario) *place {
 		if p.server, err = bctest.Start(o); err != nil {
 			t.Fatal(err)
 		}
+		p.driver = bcserver.New(bcserver.Options{URL: p.server.URL})
 	}
 	for name, text := range imageFiles {
 		path := p.image + "/" + name
