@@ -403,9 +403,10 @@ func (s *Store) prepare(ctx context.Context, id string, n int, c copyRecord, end
 	sealed := sealedName(id, n)
 	switch {
 	case merge == nil:
-	case s.maxLayers() > 3 && s.allDurable(merge):
+	case s.maxLayers() > 3 && slices.ContainsFunc(merge, s.isDurable):
 		// What is durable stays durable: the old layers are merged without the new one, which nothing has written back yet, and it stands on
-		// the result. That is flushed at little cost: its files are on disk already, only names are new.
+		// the result. That is flushed at little cost: most of its files are on disk already, only names are new. Where promotions follow each other
+		// so fast that the last of the old layers are not, these are waited for, once in so many promotions as there may be layers.
 		merged := mergedName(id, n)
 		isMerged, err := durable.Exists(s.path("layers", merged))
 		if err != nil {
@@ -451,10 +452,6 @@ func (s *Store) merge(ctx context.Context, id string, n int, from, below []strin
 		return err
 	}
 	return s.seal(tmp, name, parent, user, stack, u)
-}
-
-func (s *Store) allDurable(layers []string) bool {
-	return !slices.ContainsFunc(layers, func(l string) bool { return !s.isDurable(l) })
 }
 
 // seal gives the layer in from its record, parent and its first user, and then its name.
