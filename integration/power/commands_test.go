@@ -69,7 +69,8 @@ func leftovers(m *machine) error {
 // is says whether the scenario's command is that one.
 func (s scenario) is(command string) bool { return strings.HasPrefix(s.name, command) }
 
-// makeTemplate makes the disk that a scenario's runs begin with: all of it is on disk, and each generation but the last was flushed by the plugin.
+// makeTemplate makes the disk that a scenario's runs begin with. All of it is on disk, and each generation but the last was flushed by the plugin. The last that a scenario
+// has before its command is not among them: ready makes it, so that nothing of it is on disk.
 func (m *machine) makeTemplate(s scenario) (err error) {
 	if err := m.format(); err != nil {
 		return err
@@ -78,30 +79,33 @@ func (m *machine) makeTemplate(s scenario) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.off(), os.Rename(m.disk(), m.template())) }()
-	if s.fresh {
-		return m.bring(everything)
+	if !s.fresh {
+		err = m.cycle("growing", false, 0) // sets the store up
 	}
-	if err := m.cycle("growing", false, 0); err != nil { // sets the store up
-		return err
+	for g := 1; g < s.grown && err == nil; g++ {
+		err = m.grow(s, true)
 	}
-	for g := 1; g <= s.grown; g++ {
-		if err := m.cycle("growing", false, s.heavy, keys[:s.caches]...); err != nil {
-			return err
-		}
-		for _, key := range keys[:s.caches] {
-			if s.young && g == s.grown {
-				continue
-			}
-			if err := m.age(key); err != nil {
-				return err
-			}
+	return errors.Join(err, m.bring(everything))
+}
+
+// grow makes the next generation of the scenario's caches; an old one is flushed by the next promotion.
+func (m *machine) grow(s scenario, old bool) error {
+	err := m.cycle("growing", false, s.heavy, keys[:s.caches]...)
+	for _, key := range keys[:s.caches] {
+		if err == nil && old {
+			err = m.age(key)
 		}
 	}
-	return m.bring(everything)
+	return err
 }
 
 // ready makes the situation, of which nothing is flushed.
 func (m *machine) ready(s scenario) error {
+	if s.grown > 0 {
+		if err := m.grow(s, !s.young); err != nil {
+			return err
+		}
+	}
 	if s.live {
 		c, err := m.create("h", s.privileged, keys[:s.caches]...)
 		if err != nil {
@@ -129,7 +133,7 @@ type plan struct {
 
 // run runs the scenario's command on a copy of the template, and returns a snapshot of each moment, between two calls that change something, at which the disk is not what
 // it was at the last one. wanted says whether one is worth looking at.
-func (m *machine) run(s scenario, p plan, wanted func(last bool) bool) (all []snapshot, calls int, err error) {
+func (m *machine) run(s scenario, p plan, wanted func(call) bool) (all []snapshot, calls int, err error) {
 	if err := reflink(m.template(), m.disk()); err != nil {
 		return nil, 0, err
 	}
@@ -145,7 +149,11 @@ func (m *machine) run(s scenario, p plan, wanted func(last bool) bool) (all []sn
 		return nil, 0, fmt.Errorf("making the situation: %w", err)
 	}
 	var last uint64
-	take := func(at string, n int, over bool) error {
+	take := func(c call, over bool) error {
+		at, n := "when it was done", c.n
+		if !over {
+			at = fmt.Sprintf("before %s, the %d-th", c.name, n)
+		}
 		brought := nothing
 		if p.once == 0 || p.once == n {
 			brought = p.brought
@@ -163,7 +171,7 @@ func (m *machine) run(s scenario, p plan, wanted func(last bool) bool) (all []sn
 		same := now == last
 		last = now
 		// A disk that is as it was has been looked at; so have those before once, when nothing was brought at all, and that at once, when it was each time.
-		if err != nil || n <= p.once || (same && n > 1 && (!over || p.once > 0)) || !wanted(over) {
+		if err != nil || n <= p.once || (same && n > 1 && (!over || p.once > 0)) || !wanted(c) {
 			return err
 		}
 		disk, err := m.snapshot()
@@ -189,7 +197,7 @@ func (m *machine) run(s scenario, p plan, wanted func(last bool) bool) (all []sn
 	}
 	code, stdout, log, err := m.step(s.command(s, m), func(c call) error {
 		calls = c.n
-		return take(fmt.Sprintf("before %s, the %d-th", c.name, c.n), c.n, false)
+		return take(c, false)
 	})
 	if err == nil && code != 0 {
 		err = fmt.Errorf("%s: exit code %d: %s%s", s.name, code, stdout, log)
@@ -197,7 +205,7 @@ func (m *machine) run(s scenario, p plan, wanted func(last bool) bool) (all []sn
 	if err != nil {
 		return nil, calls, err
 	}
-	err = take("when it was done", calls+1, true)
+	err = take(call{n: calls + 1}, true)
 	return all, calls, err
 }
 

@@ -179,7 +179,9 @@ func (j job) sample(m *machine, r *report) error {
 			if random.IntN(2) == 0 && p.brought != nothing {
 				p.once = 1 + random.IntN(60)
 			}
-			shots, _, err = m.run(s, p, func(last bool) bool { return last || p.brought == nothing || p.once > 0 || random.IntN(10) == 0 })
+			shots, _, err = m.run(s, p, func(c call) bool {
+				return p.brought == nothing || p.once > 0 || c.name == "" || random.IntN(4) == 0 && (!c.ofTree || random.IntN(8) == 0)
+			})
 		}
 		if err == nil {
 			err = j.judge(m, shots, r)
@@ -194,7 +196,7 @@ func (j job) sample(m *machine, r *report) error {
 // all does everything.
 func (j job) all(m *machine, r *report) error {
 	random := rand.New(rand.NewPCG(j.Seed, 0))
-	everyOne := func(bool) bool { return true }
+	everyOne := func(call) bool { return true }
 	for _, s := range scenarios {
 		if !j.wants(s.name) {
 			continue

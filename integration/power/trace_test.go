@@ -15,8 +15,9 @@ import (
 
 // call is a system call that is about to change something.
 type call struct {
-	name string
-	n    int // of all such calls of the command, from 1
+	name   string // empty: there is none any more
+	n      int    // of all such calls of the command, from 1
+	ofTree bool   // it removes what is in a tree, one name after the other
 }
 
 // changing are the calls between which the disk can differ. Those of torture (calls_test.go) that change no disk are not among them; an open is, if it makes a file, and
@@ -124,7 +125,7 @@ func (m *machine) follow(pid int, at func(call) error) (unix.WaitStatus, error) 
 			}
 			if name, ok := m.changes(pid, nr, args); entry && ok {
 				n++
-				if err := at(call{name, n}); err != nil {
+				if err := at(call{name, n, name == "unlinkat" && int32(args[0]) != unix.AT_FDCWD}); err != nil {
 					return status, err
 				}
 			}
