@@ -22,7 +22,7 @@ export BC_TEST_CACHE = $(CACHE)
 # The BaggageClaim servers that tests and the demo run (integration/bctest builds them as well, if they are missing).
 SERVERS := $(CACHE)/baggageclaim-v1.11.0 $(CACHE)/baggageclaim-v1.9.1
 
-.PHONY: build test torture demo bench snowball fuzz lint install setup clean
+.PHONY: build test torture power demo bench snowball fuzz lint install setup clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '-s -w -X $(PKG)/cmd/bc-image-plugin/internal/plugin.buildVersion=$(VERSION)' -o bin/bc-image-plugin ./cmd/bc-image-plugin
@@ -49,6 +49,11 @@ test: setup lint
 torture:
 	mkdir -p bin
 	BC_TORTURE=$${BC_TORTURE:-all} BC_TORTURE_REPORT=$(CURDIR)/bin/torture.md $(GO) test -tags $(TAGS) -count 1 -timeout 6h -run TestTorture -v ./integration/torture
+
+# The disk at each system call of every command, as a power cut leaves it, on ext4, xfs and btrfs: docs/reliability.md. `make test` does a sample.
+power:
+	mkdir -p bin
+	BC_POWER=$${BC_POWER:-all} BC_POWER_REPORT=$(CURDIR)/bin/power.md $(GO) test -tags $(TAGS) -count 1 -timeout 6h -run TestPower -v ./integration/power
 
 demo: setup build
 	$(GO) run -tags $(TAGS) ./integration/demo -plugin bin/bc-image-plugin -image $(CACHE)/debian -backend $(BACKEND) \

@@ -3,6 +3,7 @@ package power
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 
@@ -131,99 +132,111 @@ type plan struct {
 	once    int
 }
 
-// run runs the scenario's command on a copy of the template, and returns a snapshot of each moment, between two calls that change something, at which the disk is not what
-// it was at the last one. wanted says whether one is worth looking at.
-func (m *machine) run(s scenario, p plan, wanted func(call) bool) (all []snapshot, calls int, err error) {
+// session is a command that runs and is stopped for snapshots.
+type session struct {
+	*machine
+	scenario
+	plan
+	wanted  func(call) bool
+	known   map[string]bounds // of the caches, by key
+	sectors uint64            // to the disk when it was last looked at
+	shots   []snapshot
+	calls   []call
+}
+
+// run runs the scenario's command on a copy of the template, and returns its changing calls and a snapshot of each moment, between two of them, at which the disk is not what it
+// was at the last one. wanted says whether one is worth looking at.
+func (m *machine) run(s scenario, p plan, wanted func(call) bool) (shots []snapshot, calls []call, err error) {
 	if err := reflink(m.template(), m.disk()); err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	if err := m.on(m.disk(), before); err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, m.off()) }()
-	known := map[string]bounds{}
-	if err := m.know(s, known); err != nil {
-		return nil, 0, err
+	o := &session{machine: m, scenario: s, plan: p, wanted: wanted, known: map[string]bounds{}}
+	if err := o.know(); err != nil {
+		return nil, nil, err
 	}
 	if err := m.ready(s); err != nil {
-		return nil, 0, fmt.Errorf("making the situation: %w", err)
-	}
-	var last uint64
-	take := func(c call, over bool) error {
-		at, n := "when it was done", c.n
-		if !over {
-			at = fmt.Sprintf("before %s, the %d-th", c.name, n)
-		}
-		brought := nothing
-		if p.once == 0 || p.once == n {
-			brought = p.brought
-			// The store stands still: what the plugin says it flushed is so, when the names are on disk.
-			if brought != nothing {
-				if err := m.know(s, known); err != nil {
-					return err
-				}
-			}
-			if err := m.bring(brought); err != nil {
-				return err
-			}
-		}
-		now, err := m.written()
-		same := now == last
-		last = now
-		// A disk that is as it was has been looked at; so have those before once, when nothing was brought at all, and that at once, when it was each time.
-		if err != nil || n <= p.once || (same && n > 1 && (!over || p.once > 0)) || !wanted(c) {
-			return err
-		}
-		disk, err := m.snapshot()
-		if err != nil {
-			return err
-		}
-		shot := snapshot{disk: disk, command: s.name, at: at, brought: brought, caches: map[string]bounds{}, handles: []string{"h", "lost"}, order: m.copies}
-		if p.once > 0 {
-			shot.at += fmt.Sprintf(" (%s was on disk at the %d-th)", p.brought, p.once)
-		}
-		for key, b := range known {
-			if s.is("drop") && (!over || brought == nothing) {
-				b.least = 0
-			}
-			if s.is("drop") && over && brought != nothing {
-				b = bounds{}
-			}
-			shot.caches[key] = b
-		}
-		shot.clean = over && brought == everything && (s.is("delete") || s.is("gc"))
-		all = append(all, shot)
-		return nil
+		return nil, nil, fmt.Errorf("making the situation: %w", err)
 	}
 	code, stdout, log, err := m.step(s.command(s, m), func(c call) error {
-		calls = c.n
-		return take(c, false)
+		o.calls = append(o.calls, c)
+		return o.stop(c)
 	})
 	if err == nil && code != 0 {
 		err = fmt.Errorf("%s: exit code %d: %s%s", s.name, code, stdout, log)
 	}
 	if err != nil {
-		return nil, calls, err
+		return nil, nil, err
 	}
-	err = take(call{n: calls + 1}, true)
-	return all, calls, err
+	err = o.stop(call{n: len(o.calls) + 1})
+	return o.shots, o.calls, err
+}
+
+// stop is before a call, or after the last (without a name): it brings to the disk what the plan says, and takes a snapshot.
+func (o *session) stop(c call) error {
+	over, brought := c.name == "", nothing
+	if o.once == 0 || o.once == c.n {
+		brought = o.brought
+	}
+	if brought != nothing {
+		// The store stands still: what the plugin says it flushed is so, when the names are on disk.
+		if err := o.know(); err != nil {
+			return err
+		}
+		if err := o.bring(brought); err != nil {
+			return err
+		}
+	}
+	now, err := o.written()
+	same := now == o.sectors
+	o.sectors = now
+	// A disk that is as it was has been looked at; so have those before once, when nothing was brought at all, and that at once, when it was each time.
+	if err != nil || c.n <= o.once || (same && c.n > 1 && (!over || o.once > 0)) || !o.wanted(c) {
+		return err
+	}
+	disk, err := o.snapshot()
+	if err != nil {
+		return err
+	}
+	shot := snapshot{
+		disk: disk, command: o.name, at: "when it was done", brought: brought, caches: maps.Clone(o.known), handles: []string{"h", "lost"}, order: o.copies,
+		clean: over && brought == everything && (o.is("delete") || o.is("gc")),
+	}
+	if !over {
+		shot.at = fmt.Sprintf("before %s, the %d-th", c.name, c.n)
+	}
+	if o.once > 0 {
+		shot.at += fmt.Sprintf(" (%s was on disk at the %d-th)", o.brought, o.once)
+	}
+	if o.is("drop") {
+		most := o.grown
+		if over && brought != nothing {
+			most = 0
+		}
+		shot.caches[keys[0]] = bounds{0, most}
+	}
+	o.shots = append(o.shots, shot)
+	return nil
 }
 
 // know notes which generation of each cache was flushed, and which was made last.
-func (m *machine) know(s scenario, known map[string]bounds) error {
-	for _, key := range keys[:s.caches] {
-		if _, again := known[key]; again && s.is("drop") {
-			continue // it is going away
-		}
-		g, err := m.flushed(key)
+func (o *session) know() error {
+	if o.is("drop") && len(o.calls) > 0 {
+		return nil // nothing is to be kept
+	}
+	for _, key := range keys[:o.caches] {
+		g, err := o.flushed(key)
 		if err != nil {
 			return err
 		}
-		b := bounds{max(g, known[key].least), s.grown}
-		if s.live {
+		b := bounds{max(g, o.known[key].least), o.grown}
+		if o.live {
 			b.most++
 		}
-		known[key] = b
+		o.known[key] = b
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,7 +32,7 @@ func TestSnapshotIsOneMoment(t *testing.T) {
 }
 
 func (m *machine) oneMoment(r *report) error {
-	const places, block, rounds = 1024, 4096, 30
+	const places, block, rounds = 1024, 4096, 20
 	if err := sparse(m.disk(), places*block); err != nil {
 		return err
 	}
@@ -45,12 +46,12 @@ func (m *machine) oneMoment(r *report) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
 	var done atomic.Uint64
-	var stop atomic.Bool
+	var stop, ended atomic.Bool
 	var writer sync.WaitGroup
 	var failed error
 	writer.Go(func() {
+		defer ended.Store(true)
 		buf := aligned(block)
 		for n := uint64(1); !stop.Load() && failed == nil; n++ {
 			binary.LittleEndian.PutUint64(buf, n)
@@ -60,7 +61,8 @@ func (m *machine) oneMoment(r *report) error {
 	})
 	for i := range rounds {
 		least := done.Load()
-		for done.Load() < least+uint64(i*37) && failed == nil { // let it go on
+		for done.Load() < least+uint64(20*i) && !ended.Load() {
+			runtime.Gosched() // let it go on
 		}
 		least = done.Load()
 		path, err := m.snapshot()

@@ -149,7 +149,7 @@ func (m *machine) moments(n int, random *rand.Rand) (all []snapshot, err error) 
 	}
 	flushed := map[string]int{}
 	for range n {
-		time.Sleep(time.Duration(random.IntN(60)) * time.Millisecond)
+		time.Sleep(time.Duration(random.IntN(200)) * time.Millisecond)
 		s, failed := w.take([]writeback{nothing, nothing, names, everything}[random.IntN(4)], flushed)
 		if err = failed; err != nil {
 			break

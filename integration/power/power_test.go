@@ -91,7 +91,7 @@ func TestPower(t *testing.T) {
 	seed, only := number(t, "BC_POWER_SEED", uint64(time.Now().UnixNano())), os.Getenv("BC_POWER_ONLY")
 	t.Logf("BC_POWER_SEED=%d", seed)
 	var all report
-	j := job{Plugin: build(t), Seed: seed, All: os.Getenv("BC_POWER") == "all", Only: only, Seconds: number(t, "BC_POWER_SECONDS", 35)}
+	j := job{Plugin: build(t), Seed: seed, All: os.Getenv("BC_POWER") == "all", Only: only, Seconds: number(t, "BC_POWER_SECONDS", 30)}
 	var machines sync.WaitGroup
 	var mu sync.Mutex
 	for i, kind := range kinds {
@@ -193,10 +193,17 @@ func (j job) sample(m *machine, r *report) error {
 	return nil
 }
 
-// all does everything.
+// all looks at each moment of each command with each writeback. Where something flushes, writeback before it can matter: there, it comes also once, before every third of the
+// calls (of those that remove a tree, none), and a part of the moments after it is looked at.
 func (j job) all(m *machine, r *report) error {
 	random := rand.New(rand.NewPCG(j.Seed, 0))
-	everyOne := func(call) bool { return true }
+	one := func(s scenario, p plan, wanted func(call) bool) (shots int, calls []call, err error) {
+		all, calls, err := m.run(s, p, wanted)
+		if err == nil {
+			err = j.judge(m, all, r)
+		}
+		return len(all), calls, err
+	}
 	for _, s := range scenarios {
 		if !j.wants(s.name) {
 			continue
@@ -204,24 +211,21 @@ func (j job) all(m *machine, r *report) error {
 		if err := m.makeTemplate(s); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		most := 0
+		var calls []call
+		flushes := false
 		for _, w := range writebacks {
-			shots, calls, err := m.run(s, plan{brought: w}, everyOne)
-			if err == nil {
-				err = j.judge(m, shots, r)
-			}
+			shots, of, err := one(s, plan{brought: w}, func(call) bool { return true })
 			if err != nil {
 				return err
 			}
-			most = max(most, calls)
+			flushes, calls = flushes || w == nothing && shots > 2, of // the first and the last there are always
 		}
 		for _, w := range []writeback{names, everything} {
-			for once := 1; once <= most; once++ {
-				shots, _, err := m.run(s, plan{w, once}, everyOne)
-				if err == nil {
-					err = j.judge(m, shots, r)
+			for i := random.IntN(3); i < len(calls) && flushes; i += 3 {
+				if calls[i].ofTree {
+					continue
 				}
-				if err != nil {
+				if _, _, err := one(s, plan{w, calls[i].n}, func(call) bool { return random.IntN(3) == 0 }); err != nil {
 					return err
 				}
 			}
@@ -246,25 +250,28 @@ func (j job) wants(command string) bool {
 	return strings.HasPrefix(command, prefix)
 }
 
-// judge judges snapshots, and removes them.
+// judge judges snapshots, and removes them. BC_POWER_KEEP is a directory for those that are violations, as they were.
 func (j job) judge(m *machine, shots []snapshot, r *report) error {
 	for _, s := range shots {
-		if dir := os.Getenv("BC_POWER_KEEP"); dir != "" {
-			if err := command("cp", "--sparse=always", s.disk, fmt.Sprintf("%s/%s", dir, m.kind)); err != nil {
+		was, keep := s.disk+"-was", os.Getenv("BC_POWER_KEEP")
+		if keep != "" {
+			if err := reflink(s.disk, was); err != nil {
 				return err
 			}
 		}
-		v, err := m.judge(s)
-		if err != nil {
-			if err := m.away(); err != nil { // what is left of it is in the way of the next
-				return err
-			}
+		v, violation := m.judge(s)
+		r.add(m.kind, s, v, violation)
+		var err error
+		if violation != nil {
+			err = m.away() // what is left of it is in the way of the next
 		}
-		r.add(m.kind, s, v, err)
-		if err != nil && os.Getenv("BC_POWER_KEEP") != "" {
-			return nil
+		if violation != nil && keep != "" {
+			err = errors.Join(err, command("cp", "--sparse=always", was, fmt.Sprintf("%s/%s-%d", keep, m.kind, len(r.Violations))))
 		}
-		if err := os.Remove(s.disk); err != nil {
+		if keep != "" {
+			err = errors.Join(err, os.Remove(was))
+		}
+		if err = errors.Join(err, os.Remove(s.disk)); err != nil {
 			return err
 		}
 	}
