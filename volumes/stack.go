@@ -187,7 +187,7 @@ func (s *Store) makeDurable(ctx context.Context, layer string) error {
 			return fmt.Errorf("make layer %s durable: %w", layer, err)
 		}
 	}
-	// If this name survives a power cut, so does what was flushed before it.
+	// If this name survives a power cut, so do the contents that were flushed before it, and all older names. It is not flushed itself: see tree.Sync.
 	return durable.Touch(s.path("layers", layer, "durable"))
 }
 
