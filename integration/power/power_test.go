@@ -55,7 +55,7 @@ func build(t *testing.T) string {
 		source = filepath.Join("..", "..")
 	}
 	to := t.TempDir() + "/bc-image-plugin"
-	cmd := exec.Command("go", "build", "-C", source, "-tags", "urfave_cli_no_docs", "-o", to, "./cmd/bc-image-plugin")
+	cmd := exec.Command("go", "build", "-C", source, "-tags", "urfave_cli_no_docs,nethttpomithttp2", "-o", to, "./cmd/bc-image-plugin")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
