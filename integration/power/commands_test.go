@@ -19,7 +19,8 @@ type scenario struct {
 	grown      int  // generations that they have before
 	heavy      int  // files in the first of them
 	young      bool // the last of them was made just now
-	late       bool // the last two of them were made before one of them was old; the last but one is on disk
+	late       bool // the last but one of them was not old when the last was made
+	since      int  // so many of them were made since anything was brought to the disk; 0 is one
 	live       bool // h is there, and has committed another generation
 	fresh      bool // the store does not exist
 	prepare    func(m *machine) error
@@ -52,6 +53,7 @@ var scenarios = []scenario{
 	{name: "delete-merge-young", caches: 1, grown: layersBeforeMerge, young: true, live: true, command: remove},
 	{name: "delete-merge-upper-young", caches: 1, grown: layersBeforeMerge, heavy: 80, young: true, live: true, command: remove},
 	{name: "delete-2-merges", caches: 2, grown: layersBeforeMerge, live: true, command: remove},
+	{name: "delete-merge-again", caches: 1, grown: 14, since: 6, heavy: 80, live: true, command: remove}, // the first of these merged, too
 	{name: "delete-late", caches: 1, grown: 4, late: true, live: true, command: remove},
 	{name: "drop", caches: 1, grown: 3, command: drop},
 	{name: "gc", caches: 1, grown: 1, live: true, prepare: leftovers, command: gc},
@@ -86,12 +88,9 @@ func (m *machine) makeTemplate(s scenario) (err error) {
 	if !s.fresh {
 		err = m.cycle("growing", false, 0) // sets the store up
 	}
-	first := s.grown - 1
-	if s.late {
-		first--
-	}
-	for g := 0; g < first && err == nil; g++ {
-		err = m.grow(s, true)
+	first := s.grown - max(1, s.since)
+	for g := 1; g <= first && err == nil; g++ {
+		err = m.grow(s, !s.late || g < first)
 	}
 	return errors.Join(err, m.bring(everything))
 }
@@ -109,13 +108,8 @@ func (m *machine) grow(s scenario, old bool) error {
 
 // ready makes the situation, of which nothing is flushed.
 func (m *machine) ready(s scenario) error {
-	if s.late {
-		if err := errors.Join(m.grow(s, false), m.bring(everything)); err != nil {
-			return err
-		}
-	}
-	if s.grown > 0 {
-		if err := m.grow(s, !s.young); err != nil {
+	for g := max(1, s.since); g > 0 && s.grown > 0; g-- {
+		if err := m.grow(s, g == 1 && !s.young); err != nil {
 			return err
 		}
 	}
